@@ -1,0 +1,163 @@
+package prompt
+
+import (
+	"net/http"
+	"strings"
+)
+
+// Retention is how long the client wants its prompt cached.
+type Retention uint8
+
+// The levels, weakest first; of several hints in a body the strongest counts.
+// (Infera infera/router/cache_control.py.)
+const (
+	RetentionUnset Retention = iota // no hint
+	RetentionNone                   // asked not to be kept
+	RetentionShort                  // minutes
+	RetentionLong                   // an hour or more
+)
+
+// String returns unset, none, short or long.
+func (t Retention) String() string {
+	switch t {
+	case RetentionNone:
+		return "none"
+	case RetentionShort:
+		return "short"
+	case RetentionLong:
+		return "long"
+	default:
+		return "unset"
+	}
+}
+
+// Request is what a scan of the body found. Its slices and the views it hands out
+// point into the body: they are valid until the body is reused or Scan is called
+// again. The zero value is ready for Scan.
+type Request struct {
+	Kind       Kind
+	Model      string // as sent, decoded
+	Stream     bool
+	N          int    // choices asked for; 1 when absent
+	BestOf     int    // sequences the engine computes to choose from; 0 when absent
+	MaxTokens  int    // max_completion_tokens, else max_tokens; 0 when absent
+	LoRA       string // SGLang's lora_path; vLLM names the adapter in Model
+	CacheSalt  string // vLLM and SGLang: prompts with different salts share no blocks
+	Retention  Retention
+	Multimodal bool     // has content other than text
+	Images     []uint64 // XXH3-64 of each trimmed image reference, at most MaxImages
+	Tools      bool     // has a non-empty list of tools
+
+	// LoneSurrogates is set when some string holds half of a surrogate pair. No
+	// tokenizer takes such text, so its hashes are only approximations.
+	LoneSurrogates bool
+
+	body    []byte
+	raw     [keyCount][]byte
+	prompt  promptValue
+	system  message
+	msgs    []message
+	parts   []Part
+	scratch []byte
+	partial bool // the body has more messages or parts than are recorded
+
+	hints hints
+	seen  uint64 // bit k: known key k has been met
+	max   [2]int // max_tokens, max_completion_tokens
+}
+
+// MaxImages bounds Request.Images: the affinity tables hold no more per worker.
+// (Infera kv_event_aware.py keeps 256 image keys per worker.)
+const MaxImages = 256
+
+// maxRecords bounds the views kept of one body's messages and of its parts. An
+// element can be three bytes long and a record is over a hundred, so a hostile
+// body could otherwise take forty times its size in memory.
+const maxRecords = 1 << 14
+
+// Reset drops all views of the body and keeps the memory for the next scan.
+func (r *Request) Reset() {
+	if cap(r.msgs) > maxRecords/8 {
+		r.msgs = nil
+	}
+	if cap(r.parts) > maxRecords/8 {
+		r.parts = nil
+	}
+	if cap(r.scratch) > 1<<20 {
+		r.scratch = nil
+	}
+	clear(r.msgs[:cap(r.msgs)])
+	clear(r.parts[:cap(r.parts)])
+	*r = Request{
+		msgs: r.msgs[:0], parts: r.parts[:0], Images: r.Images[:0], scratch: r.scratch[:0],
+		// Kept to compare with: the next request is likely for the same model.
+		Model: r.Model, LoRA: r.LoRA, CacheSalt: r.CacheSalt,
+	}
+}
+
+// Scan reads body in one pass. It resets r and keeps views of body. header may be
+// nil; its keys must be in canonical form.
+//
+// The error is a [*BadRequest] and r is then not usable. For kind [Other] there is
+// none: a body that is not understood, JSON or not, leaves r empty.
+func (r *Request) Scan(kind Kind, header http.Header, body []byte) error {
+	model, lora, salt := r.Model, r.LoRA, r.CacheSalt
+	r.Reset()
+	r.Model, r.LoRA, r.CacheSalt = "", "", ""
+	r.Kind, r.N, r.body = kind, 1, body
+	r.hints.model, r.hints.lora, r.hints.salt = model, lora, salt
+	enc := contentEncoding(header)
+	if kind == Other {
+		if enc == "" {
+			r.scanOther()
+		}
+		return nil
+	}
+	if enc != "" {
+		return unsupportedEncoding(enc)
+	}
+	s := scanner{b: body}
+	if !r.root(&s) {
+		return s.err
+	}
+	r.finish(&s)
+	if r.Model == "" {
+		return noModel()
+	}
+	return nil
+}
+
+// scanOther takes what can be had from the body of an API that is not understood.
+func (r *Request) scanOther() {
+	body := r.body
+	s := scanner{b: body}
+	if r.root(&s) {
+		r.finish(&s)
+		return
+	}
+	r.Reset()
+	r.Kind, r.N, r.body = Other, 1, body
+	r.Model, r.LoRA, r.CacheSalt = "", "", ""
+}
+
+// finish settles what depends on several keys.
+func (r *Request) finish(s *scanner) {
+	r.LoneSurrogates = s.lone
+	r.MaxTokens = r.max[0]
+	if r.max[1] != 0 {
+		r.MaxTokens = r.max[1]
+	}
+	r.Retention = r.hints.retention()
+}
+
+// contentEncoding returns the first coding that is not identity, or "".
+func contentEncoding(header http.Header) string {
+	for _, line := range header["Content-Encoding"] {
+		for coding := range strings.SplitSeq(line, ",") {
+			if coding = strings.TrimSpace(coding); coding != "" && !strings.EqualFold(coding, "identity") {
+				return coding
+			}
+		}
+	}
+	return ""
+}
