@@ -1,0 +1,86 @@
+package traffic
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+const threeLines = `{"timestamp": 0, "input_length": 1100, "output_length": 50, "hash_ids": [0, 1, 2]}
+{"timestamp": 2000, "input_length": 1200, "output_length": 3, "hash_ids": [0, 1, 3]}
+
+{"timestamp": 4000, "input_length": 500, "output_length": 160, "hash_ids": [4]}
+`
+
+func TestATracesSharedBlocksBecomeSharedText(t *testing.T) {
+	cfg := DefaultTraceConfig()
+	cfg.Over = time.Second
+	plan, err := ReadTrace(strings.NewReader(threeLines), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.Len() != 3 {
+		t.Fatalf("%d requests, want 3", plan.Len())
+	}
+	var texts []string
+	for i, want := range []struct {
+		words, output int
+		wait          time.Duration
+	}{{1100 / 16, 3, 0}, {1200 / 16, 1, 500 * time.Millisecond}, {500 / 16, 10, time.Second}} {
+		r := plan.Conversations[i].Requests[0]
+		texts = append(texts, r.Messages[0].Content)
+		if got := len(strings.Fields(texts[i])); got != want.words || r.MaxTokens != want.output || r.Wait != want.wait {
+			t.Errorf("request %d: %d words, %d tokens out, after %v; want %+v", i, got, r.MaxTokens, r.Wait, want)
+		}
+	}
+	shared := 2 * 512 / 16 * 5 // two blocks of words of five bytes
+	if texts[0][:shared] != texts[1][:shared] || texts[0][:shared+5] == texts[1][:shared+5] {
+		t.Error("the first two prompts must share exactly two blocks")
+	}
+	if texts[0][:5] == texts[2][:5] {
+		t.Error("the third prompt must share nothing")
+	}
+}
+
+func TestATraceKeepsItsOwnClockWhenNotTold(t *testing.T) {
+	plan, err := ReadTrace(strings.NewReader(threeLines), TraceConfig{Shrink: 1, Requests: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := plan.Conversations[1].Requests[0].Wait; plan.Len() != 2 || got != 2*time.Second {
+		t.Errorf("%d requests, the second after %v; want 2, after 2s", plan.Len(), got)
+	}
+}
+
+func TestABadTraceIsRefusedWithItsLine(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"no JSON", threeLines + "{", "line 5"},
+		{"no hashes", `{"timestamp":0,"input_length":5,"output_length":1}`, "hash_ids"},
+		{"empty", "\n", "no requests"},
+	} {
+		_, err := ReadTrace(strings.NewReader(tt.text), TraceConfig{Shrink: 1})
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want it to say %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestTheRealTrace(t *testing.T) {
+	file, err := os.Open("../../../shared/traces/mooncake_conversation_trace.jsonl")
+	if err != nil {
+		t.Skip("no trace file beside the checkout")
+	}
+	defer file.Close()
+	plan, err := ReadTrace(file, TraceConfig{Shrink: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewCeiling(32)
+	for i := range plan.Conversations {
+		c.Add(asTokens(plan.Conversations[i].Requests[0].Messages)[1:]) // without the template's token
+	}
+	if got := c.Ratio(); plan.Len() != 12031 || got < .34 || got > .39 {
+		t.Errorf("%d requests with a ceiling of %.3f, want 12031 and .366 of blocks", plan.Len(), got)
+	}
+}
