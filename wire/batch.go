@@ -27,11 +27,9 @@ var ErrBatch = errors.New("not a batch of KV events")
 // counted: that is how hybrid models are meant to be read (§4.4). Where the
 // message cannot be followed to its end the error is [ErrBatch] and b is empty.
 //
-// kvindex.Event.Extra is folded into an event's first block, also when the
-// event has a parent. So the LoRA adapter and cache salt, which the parent's
-// hash carries on, are in the Extra of events without a parent only, while a
-// multimodal key is in the Extra of the very block that has it: an event whose
-// extra_keys say so is split there.
+// A prompt's LoRA adapter and cache salt become the Extra of its first event,
+// from where the chain of hashes carries them on. Multimodal keys, which belong
+// to single blocks, are mixed into those blocks' tokens.
 func DecodeBatch(payload []byte, b *kvindex.Batch) error {
 	b.Rank, b.At, b.Skipped, b.Events = -1, 0, 0, b.Events[:0]
 	d := decoder{r: reader{b: payload}, batch: b}

@@ -16,7 +16,8 @@ import (
 //
 // Fields of ours, and a status other than active, which no launcher writes, are
 // appended only when they are set. Of the nested plane only the tokenizer
-// canary is known here; its other required fields are then the block size and
+// canary is known here: without one the field is absent, as ATOM's launcher
+// leaves it, and with one its other required fields are the block size and
 // empty strings. Incarnation is not part of a record.
 func EncodeRegistration(w *fleet.Worker) ([]byte, error) {
 	if w.ID == "" || w.URL == "" {
@@ -102,11 +103,10 @@ func (e *recordWriter) disaggMeta(w *fleet.Worker) error {
 }
 
 func (e *recordWriter) kv(w *fleet.Worker) {
-	e.key("kv")
 	if w.Canary == nil {
-		e.b = append(e.b, "null"...)
-		return
+		return // ATOM's launcher, which has no such plane, leaves the field out
 	}
+	e.key("kv")
 	size := strconv.Itoa(w.BlockSize)
 	e.b = append(e.b, `{"engine_block_size": `+size+`, "index_block_size": `+size+
 		`, "tokenizer": "", "tokenizer_digest": "", "tokenizer_canary": [`...)
