@@ -1,0 +1,140 @@
+package forward
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"pointsman/prompt"
+)
+
+// forward serves one request that needs a worker.
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.ResponseController) {
+	now := time.Now()
+	x := &exchange{
+		s: s, w: w, r: r, rc: rc, ctx: r.Context(), start: now,
+		id:     requestID(r.Header, now),
+		kind:   kindOf(r),
+		direct: s.cfg.Mode == Direct && r.Header.Get(headerWorker) != "",
+	}
+	if s.cfg.MaxDuration > 0 {
+		ctx, cancel := context.WithTimeoutCause(x.ctx, s.cfg.MaxDuration, errMaxDuration)
+		defer cancel()
+		x.ctx = ctx
+	}
+	inflight := s.metrics.inflight.WithLabelValues(x.router())
+	inflight.Inc()
+	defer inflight.Dec()
+
+	x.finish(x.serve())
+	if x.abort {
+		panic(http.ErrAbortHandler) // net/http's way to end a response visibly broken
+	}
+}
+
+// kindOf returns what the path asks for; only a POST can be scored.
+func kindOf(r *http.Request) prompt.Kind {
+	if r.Method != http.MethodPost {
+		return prompt.Other
+	}
+	return prompt.KindOf(r.URL.Path)
+}
+
+// serve reads, scans and dispatches the request.
+func (x *exchange) serve() error {
+	if x.r.Method == http.MethodConnect || x.r.URL.Path == "" || x.r.URL.Path[0] != '/' {
+		return errMethod
+	}
+	if err := x.admit(); err != nil {
+		return err
+	}
+	x.prepareHeader()
+	x.describePick()
+	defer x.releaseScored()
+	return x.attempts()
+}
+
+// admit reads the body and finds out what it asks for.
+func (x *exchange) admit() error {
+	body, err := x.s.readBody(x.rc, x.r)
+	if err != nil {
+		if x.r.Context().Err() != nil {
+			return errClientGone
+		}
+		return err
+	}
+	x.body = body
+	var bytes []byte
+	if body != nil {
+		bytes = *body
+	}
+	x.s.metrics.bytesIn.Add(float64(len(bytes)))
+	if x.kind == prompt.Other {
+		x.scan.Model = modelOf(bytes)
+		return nil
+	}
+	return x.scan.Scan(x.kind, x.r.Header, bytes)
+}
+
+// modelOf returns the model that a body of an unknown path names, "" for none.
+func modelOf(body []byte) string {
+	var v struct {
+		Model string `json:"model"`
+	}
+	if len(body) == 0 || body[0] != '{' || json.Unmarshal(body, &v) != nil {
+		return ""
+	}
+	return v.Model
+}
+
+// prepareHeader makes the headers that go to every worker tried.
+func (x *exchange) prepareHeader() {
+	x.target = x.r.URL.RequestURI()
+	x.outHeader = outgoing(x.r.Header)
+	if !validID(x.outHeader.Get(headerClientID)) {
+		x.outHeader[headerClientID] = []string{x.id}
+	}
+	if x.kind != prompt.Other { // the events of a compressed stream can't be seen
+		x.outHeader["Accept-Encoding"] = []string{"identity"}
+	}
+}
+
+// pure lists the paths of engines that only compute: a request to them may be
+// repeated like a generation. Of other paths nothing is known, so that only
+// what cannot have run is repeated.
+var pure = map[string]bool{
+	responsesPath:               true,
+	"/v1/embeddings":            true,
+	"/v1/messages/count_tokens": true,
+	"/v1/rerank":                true,
+	"/v2/rerank":                true,
+	"/rerank":                   true,
+	"/v1/score":                 true,
+	"/score":                    true,
+	"/pooling":                  true,
+	"/classify":                 true,
+	"/generate":                 true,
+	"/encode":                   true,
+	"/tokenize":                 true,
+	"/detokenize":               true,
+	"/v1/audio/transcriptions":  true,
+	"/v1/audio/translations":    true,
+}
+
+// repeatable reports whether running the request twice does no harm beyond the
+// cost of it.
+func (x *exchange) repeatable() bool {
+	switch x.r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return true
+	}
+	return x.kind != prompt.Other || pure[x.r.URL.Path]
+}
+
+// isBadRequest reports whether err is the client's fault in the body.
+func isBadRequest(err error) bool {
+	var bad *prompt.BadRequest
+	return errors.As(err, &bad)
+}

@@ -1,0 +1,260 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"pointsman/breaker"
+	"pointsman/picker"
+)
+
+// answerTime bounds the reading of an answer that may be thrown away for an
+// alternate's: a worker that answers 500 and hangs must not hold up the retry.
+const answerTime = time.Second
+
+// attempt is one try of a request at one worker.
+type attempt struct {
+	x        *exchange
+	id       string // request ID and number of the attempt
+	decision *picker.Decision
+	ctx      context.Context //nolint:containedctx // its life is the attempt's
+	cancel   context.CancelCauseFunc
+	idle     *time.Timer // cancels when the worker is silent; nil without a limit
+	status   int         // of the worker's response; 0 before it
+}
+
+// attempts tries workers until one serves the request. Its error is the last
+// attempt's.
+func (x *exchange) attempts() error {
+	var last error
+	for n := 0; ; n++ {
+		d, err := x.next(n)
+		if err != nil {
+			if last != nil { // no alternate: the failure is what there is to tell
+				return last
+			}
+			return err
+		}
+		if n > 0 {
+			x.s.metrics.retries.WithLabelValues(stageOf(last).String()).Inc()
+		}
+		x.workers = append(x.workers, d.Worker.ID)
+		last = x.try(n, &d)
+		if last == nil || n >= x.maxRetries() || !x.mayRepeat(last) {
+			return last
+		}
+	}
+}
+
+func (x *exchange) maxRetries() int {
+	if x.direct && !x.s.cfg.DirectFailover {
+		return 0
+	}
+	return x.s.cfg.MaxRetries
+}
+
+// mayRepeat reports whether a request that failed with err may go to another
+// worker (failover 2B).
+func (x *exchange) mayRepeat(err error) bool {
+	if x.committed || x.r.Context().Err() != nil {
+		return false
+	}
+	repeatable := x.s.cfg.RetrySafety == BeforeFirstToken && x.repeatable()
+	var ans *answer
+	var broken *Error
+	switch {
+	case errors.As(err, &ans):
+		return ans.refused() || repeatable && ans.status >= 500 && ans.status != http.StatusNotImplemented
+	case errors.Is(err, errNoTransport):
+		return true
+	case errors.Is(err, errIdle):
+		return repeatable
+	case errors.As(err, &broken):
+		return broken.Stage <= StageWrite || repeatable
+	}
+	return false
+}
+
+// try sends the request to the worker of d and relays what it answers. It
+// returns d to the picker whatever happens.
+func (x *exchange) try(n int, d *picker.Decision) (err error) {
+	outcome := breaker.Neutral
+	defer func() { d.Done(time.Now(), outcome) }()
+
+	ctx, cancel := context.WithCancelCause(x.ctx)
+	a := &attempt{x: x, id: x.id + "/m" + strconv.Itoa(n+1), decision: d, ctx: ctx, cancel: cancel}
+	defer cancel(nil)
+	if idle := x.s.cfg.IdleTimeout; idle > 0 {
+		a.idle = time.AfterFunc(idle, func() { cancel(errIdle) })
+		defer a.idle.Stop()
+	}
+	err = a.run()
+	var result string
+	outcome, result = a.verdict(err)
+	x.s.metrics.attempts.WithLabelValues(a.stage(err).String(), result).Inc()
+	return err
+}
+
+func (a *attempt) run() error {
+	x, d := a.x, a.decision
+	if d.Prefill != nil {
+		return errPD // the seam for a Connector, which will send the two legs
+	}
+	name := d.Worker.Transport
+	if name == "" {
+		name = "http"
+	}
+	tr := x.s.deps.Transports[name]
+	if tr == nil {
+		return errNoTransport
+	}
+	resp, err := tr.Do(a.ctx, d.Worker, a.request())
+	if err != nil {
+		return a.cause(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	a.status = resp.Status
+	switch {
+	case resp.Status >= 500 || resp.Status == http.StatusTooManyRequests:
+		return a.keep(resp)
+	case isStream(resp):
+		return x.relayStream(a, resp)
+	}
+	return x.relayBody(a, resp)
+}
+
+// request returns what goes to the worker.
+func (a *attempt) request() *Request {
+	x := a.x
+	h := x.outHeader
+	h[headerAttemptID] = []string{a.id}
+	if rank := x.rank(a.decision); rank >= 0 {
+		h[headerRank] = []string{strconv.Itoa(rank)}
+	} else {
+		delete(h, headerRank)
+	}
+	req := &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: h}
+	if x.body != nil {
+		req.Body = *x.body
+	}
+	return req
+}
+
+// read reads from the worker under the idle timer.
+func (a *attempt) read(body io.Reader, p []byte) (int, error) {
+	if a.idle != nil {
+		a.idle.Reset(a.x.s.cfg.IdleTimeout)
+	}
+	n, err := body.Read(p)
+	if a.idle != nil {
+		a.idle.Stop() // the client's slowness is not the worker's
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = a.cause(err)
+	}
+	return n, err
+}
+
+// cause returns why the attempt was canceled, or else err.
+func (a *attempt) cause(err error) error {
+	switch cause := context.Cause(a.ctx); {
+	case cause == nil:
+		return err
+	case errors.Is(cause, context.Canceled):
+		return errClientGone
+	default:
+		return cause
+	}
+}
+
+// keep reads a worker's failure to the end, within answerTime and smallBody.
+func (a *attempt) keep(resp *Response) error {
+	ans := &answer{status: resp.Status, header: resp.Header}
+	late := time.AfterFunc(answerTime, func() { a.cancel(errIdle) })
+	defer late.Stop()
+	buf := make([]byte, 0, 512)
+	for len(buf) < smallBody {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := resp.Body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err != nil {
+			ans.complete = errors.Is(err, io.EOF)
+			break
+		}
+	}
+	if a.x.ctx.Err() != nil {
+		return a.cause(errClientGone)
+	}
+	ans.body = buf
+	return ans
+}
+
+// verdict says what err means for the worker's circuit, and for the attempts
+// metric. Backpressure (429, and 503 with Retry-After) and what the client or
+// we ended is no news about the worker's health (seed "Routing & transport",
+// Circuit breaker; infera.md P21).
+func (a *attempt) verdict(err error) (breaker.Outcome, string) {
+	var ans *answer
+	var event *errorEvent
+	switch {
+	case err == nil:
+		return breaker.OutcomeOf(a.status), statusLabel(a.status)
+	case errors.As(err, &ans):
+		if ans.refused() {
+			return breaker.Neutral, "refused"
+		}
+		return breaker.OutcomeOf(ans.status), statusLabel(ans.status)
+	case errors.As(err, &event):
+		return breaker.OutcomeOf(event.status), "error_event"
+	case errors.Is(err, errIdle):
+		return breaker.Fault, "idle"
+	case errors.Is(err, errClientGone):
+		return breaker.Neutral, "canceled"
+	case errors.Is(err, errDraining), errors.Is(err, errMaxDuration), errors.Is(err, errNoTransport), errors.Is(err, errPD):
+		return breaker.Neutral, "ended"
+	}
+	return breaker.Fault, "error"
+}
+
+func statusLabel(status int) string {
+	switch {
+	case status < 400:
+		return outcomeOK
+	case status < 500:
+		return outcome4xx
+	}
+	return outcome5xx
+}
+
+// stage returns how far the attempt got.
+func (a *attempt) stage(err error) Stage {
+	var broken *Error
+	switch {
+	case errors.As(err, &broken):
+		return broken.Stage
+	case a.status != 0:
+		return StageBody
+	}
+	return stageOf(err)
+}
+
+// stageOf returns the stage of an attempt's error.
+func stageOf(err error) Stage {
+	var broken *Error
+	var ans *answer
+	switch {
+	case errors.As(err, &broken):
+		return broken.Stage
+	case errors.As(err, &ans):
+		return StageHead
+	case errors.Is(err, errIdle):
+		return StageDispatched
+	}
+	return StageDial
+}

@@ -1,0 +1,113 @@
+package forward
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"pointsman/prompt"
+)
+
+// Sizes of body buffers. They are not knobs: they trade memory for copies.
+const (
+	smallBuffer = 16 << 10
+	trustLength = 1 << 20 // announced lengths above it are only believed as their bytes come
+	keepBuffer  = 4 << 20 // larger buffers are left to the garbage collector
+)
+
+// A client must send its body at bodyRate bytes per second, on average, after
+// bodyGrace (failover S8).
+const (
+	bodyGrace = 30 * time.Second
+	bodyRate  = 1 << 10
+)
+
+// buffers lends byte slices by size class. The zero value is ready to use.
+type buffers struct{ small, large sync.Pool }
+
+// get returns a slice of length 0 with room for at least size bytes.
+func (p *buffers) get(size int) *[]byte {
+	pool := &p.small
+	if size > smallBuffer {
+		pool = &p.large
+	}
+	if b, ok := pool.Get().(*[]byte); ok {
+		if cap(*b) >= size {
+			*b = (*b)[:0]
+			return b
+		}
+	}
+	b := make([]byte, 0, max(size, smallBuffer))
+	return &b
+}
+
+// put takes b back. It must not be used any more.
+func (p *buffers) put(b *[]byte) {
+	switch {
+	case b == nil || cap(*b) > keepBuffer:
+	case cap(*b) > smallBuffer:
+		p.large.Put(b)
+	default:
+		p.small.Put(b)
+	}
+}
+
+// readBody reads the whole body of r into a buffer of s.bufs; nil when there is
+// none. It reads on to the end of the body even when all announced bytes are
+// there: only past the end does net/http watch for the client's disconnect.
+func (s *Server) readBody(rc *http.ResponseController, r *http.Request) (*[]byte, error) {
+	if r.ContentLength == 0 || r.Body == nil {
+		return nil, nil //nolint:nilnil // no body is a valid result, and common
+	}
+	if r.ContentLength > s.cfg.MaxBody {
+		return nil, prompt.ErrTooLarge
+	}
+	size := smallBuffer
+	if r.ContentLength > 0 {
+		size = int(min(r.ContentLength, trustLength)) + 1
+	}
+	buf := s.bufs.get(size)
+	if err := fill(rc, r.Body, buf, s.cfg.MaxBody); err != nil {
+		s.bufs.put(buf)
+		return nil, err
+	}
+	return buf, nil
+}
+
+// fill reads src to its end into buf, whose capacity it grows as bytes come.
+func fill(rc *http.ResponseController, src io.Reader, buf *[]byte, limit int64) error {
+	var armed time.Time
+	start := time.Now()
+	for {
+		b := *buf
+		if len(b) == cap(b) {
+			grown := make([]byte, len(b), 2*cap(b))
+			copy(grown, b)
+			b = grown
+		}
+		deadline := start.Add(bodyGrace + time.Duration(len(b)/bodyRate)*time.Second)
+		if deadline.Sub(armed) > bodyGrace/4 {
+			_ = rc.SetReadDeadline(deadline) // not supported by the writers of some tests only
+			armed = deadline
+		}
+		n, err := src.Read(b[len(b):cap(b)])
+		*buf = b[:len(b)+n]
+		if int64(len(*buf)) > limit {
+			return prompt.ErrTooLarge
+		}
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, io.EOF) {
+			_ = rc.SetReadDeadline(time.Time{})
+			return nil
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return errSlowBody
+		}
+		return errBrokenBody
+	}
+}

@@ -1,0 +1,113 @@
+package forward
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Mode says who picks the worker (Infera: --router-mode).
+type Mode string
+
+// The two modes.
+const (
+	// Auto picks in this process, by the policy.
+	Auto Mode = "auto"
+	// Direct obeys the headers x-worker-instance-id and x-prefill-instance-id
+	// of an Endpoint Picker, and picks by the policy when they are absent.
+	Direct Mode = "direct"
+)
+
+// RetrySafety says up to which point a failed attempt may be repeated.
+type RetrySafety string
+
+// The two degrees. Neither repeats anything after a byte went to the client.
+const (
+	// BeforeFirstToken also repeats requests that a worker may have begun to
+	// run: connections that died before an answer, and 5xx. A generation may
+	// then run twice, but is delivered once.
+	BeforeFirstToken RetrySafety = "before-first-token"
+	// PreDispatch repeats only what cannot have run: failed dials, incomplete
+	// writes, and refusals (429, and 503 with Retry-After).
+	PreDispatch RetrySafety = "pre-dispatch"
+)
+
+// Config is the forwarder's tuning. The zero value is not valid: start from
+// [DefaultConfig].
+type Config struct {
+	Mode           Mode        // who picks; default auto
+	DirectFailover bool        // in direct mode, repeat failed attempts on alternates as in auto; default true
+	MaxRetries     int         // further attempts after the first; 0 fails at once; default 1 (--request-max-retries)
+	RetrySafety    RetrySafety // default before-first-token
+
+	MaxBody int64 // largest request body in bytes, above it 413; default 32 MiB
+
+	IdleTimeout  time.Duration // longest wait for the worker's next byte, answer head included; 0 for ever; default 900 s
+	MaxDuration  time.Duration // longest duration of a whole request; 0 no limit; default 0
+	WriteTimeout time.Duration // longest wait for the client to take a write; 0 for ever; default 60 s
+
+	// HoldTime is for how long a stream's 200 is held back while only events
+	// without content have come. Past it the next event commits, so that
+	// keep-alive comments reach a client that waits for a long prefill.
+	// 0 commits at the first event. Default 10 s.
+	HoldTime time.Duration
+
+	DrainDelay   time.Duration // on shutdown, time between /ready turning 503 and the end of accepting; 0 none; default 5 s
+	DrainTimeout time.Duration // on shutdown, time that running requests have to finish; default 30 s
+}
+
+// Limits that are not knobs.
+const (
+	maxEvent  = 1 << 20  // bytes of one SSE event; above it the stream is broken off
+	maxHold   = 16 << 10 // bytes of content-less events held back before the 200 (failover 4.2)
+	smallBody = 64 << 10 // a plain body up to this size is read whole before the client gets a byte
+)
+
+// DefaultConfig returns the defaults named in [Config].
+func DefaultConfig() Config {
+	return Config{
+		Mode:           Auto,
+		DirectFailover: true,
+		MaxRetries:     1,
+		RetrySafety:    BeforeFirstToken,
+		MaxBody:        32 << 20,
+		IdleTimeout:    900 * time.Second,
+		WriteTimeout:   60 * time.Second,
+		HoldTime:       10 * time.Second,
+		DrainDelay:     5 * time.Second,
+		DrainTimeout:   30 * time.Second,
+	}
+}
+
+// Validate reports all faults of c.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Mode != Auto && c.Mode != Direct {
+		errs = append(errs, fmt.Errorf("router mode %q: want auto or direct", c.Mode))
+	}
+	if c.RetrySafety != BeforeFirstToken && c.RetrySafety != PreDispatch {
+		errs = append(errs, fmt.Errorf("retry safety %q: want %s or %s", c.RetrySafety, BeforeFirstToken, PreDispatch))
+	}
+	if c.MaxRetries < 0 || c.MaxRetries > 5 {
+		errs = append(errs, fmt.Errorf("request max retries %d: want 0 to 5", c.MaxRetries))
+	}
+	if c.MaxBody < 1 {
+		errs = append(errs, fmt.Errorf("max body %d bytes: want at least 1", c.MaxBody))
+	}
+	for _, d := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"idle timeout", c.IdleTimeout},
+		{"max duration", c.MaxDuration},
+		{"write timeout", c.WriteTimeout},
+		{"hold time", c.HoldTime},
+		{"drain delay", c.DrainDelay},
+		{"drain timeout", c.DrainTimeout},
+	} {
+		if d.d < 0 {
+			errs = append(errs, fmt.Errorf("%s %s: must not be negative", d.name, d.d))
+		}
+	}
+	return errors.Join(errs...)
+}

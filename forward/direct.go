@@ -1,0 +1,110 @@
+package forward
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"pointsman/picker"
+	"pointsman/prompt"
+)
+
+// scored is the memory of one request's preparation; it is pooled.
+type scored struct {
+	sizes []int
+	out   prompt.Prepared
+}
+
+// describePick fills what the picker is asked.
+func (x *exchange) describePick() {
+	x.pick = picker.Request{ID: x.id, Model: x.scan.Model, AnyModel: x.scan.Model == "", ByLoad: true}
+	if x.kind == prompt.Other {
+		x.pick.Reason = prompt.ReasonOtherPath
+		return
+	}
+	x.pick.Retention = picker.Retention(x.scan.Retention)
+	x.pick.Multimodal = x.scan.Multimodal
+	x.pick.Images = x.scan.Images
+	if x.direct { // who serves is decided: no tokenizer is loaded for it
+		return
+	}
+	x.score()
+}
+
+// score cuts the prompt into blocks, if there is something that can.
+func (x *exchange) score() {
+	x.pick.Reason = prompt.ReasonNoTokens
+	if x.s.deps.Preparer == nil {
+		return
+	}
+	preparer := x.s.deps.Preparer()
+	if preparer == nil {
+		return
+	}
+	sc, ok := x.s.prepared.Get().(*scored)
+	if !ok {
+		sc = new(scored)
+	}
+	x.scored = sc
+	sc.sizes = x.s.deps.Picker.BlockSizes(x.scan.Model, sc.sizes[:0])
+	preparer.Prepare(x.ctx, &x.scan, sc.sizes, &sc.out)
+	x.pick.ByLoad = false
+	x.pick.Tokens = sc.out.Tokens
+	x.pick.Blocks = sc.out.Blocks
+	x.pick.Approx = sc.out.Approx
+	x.pick.Reason = sc.out.Reason
+}
+
+func (x *exchange) releaseScored() {
+	if x.scored != nil {
+		x.pick.Blocks = nil
+		x.s.prepared.Put(x.scored)
+		x.scored = nil
+	}
+}
+
+// next returns who serves attempt n: the gateway's choice first, if there is
+// one, else the picker's, without the workers already tried.
+func (x *exchange) next(n int) (picker.Decision, error) {
+	now := time.Now()
+	if x.direct && n == 0 {
+		return x.named(now)
+	}
+	x.pick.Tried = x.workers
+	d, err := x.s.deps.Picker.Pick(now, &x.pick)
+	if x.kind == prompt.Other && !x.pick.AnyModel && errors.Is(err, picker.ErrNoModel) {
+		// An engine may know models that the fleet does not, such as adapters:
+		// such a request is the engine's to refuse.
+		x.pick.AnyModel = true
+		return x.s.deps.Picker.Pick(now, &x.pick)
+	}
+	return d, err
+}
+
+// named reserves the worker that the headers name (infera.md 5.4).
+func (x *exchange) named(now time.Time) (picker.Decision, error) {
+	if x.r.Header.Get(headerPrefill) != "" {
+		return picker.Decision{}, errPD
+	}
+	d, err := x.s.deps.Picker.Direct(now, x.r.Header.Get(headerWorker), "", &x.pick)
+	if err != nil && !errors.Is(err, picker.ErrNoModel) {
+		return d, fmt.Errorf("%w: %w", errStale, err)
+	}
+	return d, err
+}
+
+// rank returns the data-parallel rank that a decision's worker is asked to run
+// on, -1 for none: the gateway's, if it names one that the worker has.
+func (x *exchange) rank(d *picker.Decision) int {
+	if x.direct && len(x.workers) == 1 {
+		if n, err := strconv.Atoi(x.r.Header.Get(headerRank)); err == nil && n >= 0 && n < d.Worker.DPSize {
+			return n
+		}
+	}
+	return d.Rank
+}
+
+// tried reports whether the worker with the given ID was tried.
+func (x *exchange) tried(id string) bool { return slices.Contains(x.workers, id) }

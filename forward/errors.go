@@ -1,0 +1,268 @@
+package forward
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"syscall"
+
+	"pointsman/picker"
+	"pointsman/prompt"
+)
+
+// Errors that end a request or an attempt, beside those of prompt, picker and
+// the transports.
+var (
+	errIdle        = errors.New("the worker was silent for too long")
+	errMaxDuration = errors.New("the request exceeded its maximum duration")
+	errClientGone  = errors.New("the client went away")
+	errSlowBody    = errors.New("the request body came too slowly")
+	errBrokenBody  = errors.New("the request body could not be read")
+	errMethod      = errors.New("method not supported")
+	errStale       = errors.New("worker from the gateway not found (stale routing?)")
+	errPD          = errors.New("prefill/decode requests are not supported by this forwarder")
+	errNoTransport = errors.New("no transport for this worker")
+	errEventSize   = errors.New("an event of the stream is too large")
+)
+
+// answer is a worker's response that is no success: kept, to be given to the
+// client when no alternate does better.
+type answer struct {
+	status   int
+	header   http.Header // nil when the answer came as an error event in a stream
+	body     []byte
+	complete bool // body is the whole body
+}
+
+func (a *answer) Error() string { return "the worker answered " + strconv.Itoa(a.status) }
+
+// refused reports whether the worker said that it will not take the request
+// now: 429, or 503 with Retry-After. It has not run then, and the worker is not
+// at fault but full.
+func (a *answer) refused() bool {
+	return a.status == http.StatusTooManyRequests ||
+		a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") != ""
+}
+
+// errorEvent is a stream's own error event, relayed to the client as it came.
+type errorEvent struct{ status int }
+
+func (e *errorEvent) Error() string { return "the worker ended its stream in an error event" }
+
+// apiError is an error as a client sees it.
+type apiError struct {
+	status     int
+	kind       string // "type" of an OpenAI error object
+	code       string
+	param      string
+	message    string
+	retryAfter int  // seconds; 0 for none
+	mayHaveRun bool // a repetition by the client could run the request twice
+}
+
+// Status returns the HTTP status with which a failed request is answered when
+// nothing has been sent yet. It and what it is made of are the only place that
+// decides this.
+func Status(err error) int { return describe(err).status }
+
+const (
+	badRequest  = "invalid_request_error"
+	serverError = "server_error"
+)
+
+// describe maps err to what the client is told. No text of a transport or a
+// worker gets in: it may name addresses (infera.md H11).
+func describe(err error) apiError {
+	if e, ok := describeRequest(err); ok {
+		return e
+	}
+	var ans *answer
+	var broken *Error
+	switch {
+	case errors.As(err, &ans):
+		return describeAnswer(ans)
+	case errors.Is(err, errDraining):
+		return apiError{status: 503, kind: serverError, code: "gateway_draining", message: errDraining.Error(), retryAfter: 5}
+	case errors.Is(err, errIdle):
+		return apiError{status: 504, kind: serverError, code: "stream_idle_timeout", message: "the worker did not answer in time", mayHaveRun: true}
+	case errors.Is(err, errMaxDuration):
+		return apiError{status: 504, kind: serverError, code: "max_duration_exceeded", message: errMaxDuration.Error(), mayHaveRun: true}
+	case errors.Is(err, errEventSize):
+		return apiError{status: 502, kind: serverError, code: "upstream_event_too_large", message: errEventSize.Error(), mayHaveRun: true}
+	case errors.Is(err, errNoTransport):
+		return apiError{status: 503, kind: serverError, code: "no_transport", message: "the worker's request transport is not configured here"}
+	case errors.As(err, &broken):
+		return describeBroken(broken)
+	}
+	return apiError{status: 500, kind: serverError, code: "internal_error", message: "internal error"}
+}
+
+// describeRequest handles faults of the request, and of the pick.
+func describeRequest(err error) (apiError, bool) {
+	var bad *prompt.BadRequest
+	switch {
+	case errors.As(err, &bad):
+		return apiError{status: bad.Status, kind: badRequest, code: bad.Code, param: bad.Param, message: bad.Message}, true
+	case errors.Is(err, prompt.ErrTooLarge):
+		return apiError{status: 413, kind: badRequest, code: "request_too_large", message: "the request body is over the limit"}, true
+	case errors.Is(err, errSlowBody):
+		return apiError{status: 408, kind: badRequest, code: "request_timeout", message: errSlowBody.Error()}, true
+	case errors.Is(err, errBrokenBody):
+		return apiError{status: 400, kind: badRequest, code: "incomplete_body", message: errBrokenBody.Error()}, true
+	case errors.Is(err, errMethod):
+		return apiError{status: 405, kind: badRequest, code: "method_not_allowed", message: errMethod.Error()}, true
+	case errors.Is(err, errStale):
+		return apiError{status: 503, kind: serverError, code: "stale_worker", message: errStale.Error(), retryAfter: 1}, true
+	case errors.Is(err, errPD):
+		return apiError{status: 501, kind: serverError, code: "pd_not_supported", message: errPD.Error()}, true
+	case errors.Is(err, picker.ErrNoModel):
+		return apiError{status: 404, kind: badRequest, code: "model_not_found", param: "model", message: "the model does not exist in this fleet"}, true
+	case errors.Is(err, picker.ErrNoWorker), errors.Is(err, picker.ErrNoEndpoint):
+		return apiError{status: 503, kind: serverError, code: "no_worker", message: "no active worker can take this request", retryAfter: 1}, true
+	case errors.Is(err, errClientGone), errors.Is(err, context.Canceled):
+		return apiError{status: 499, kind: badRequest, code: "client_closed_request", message: errClientGone.Error()}, true
+	}
+	return apiError{}, false
+}
+
+func describeAnswer(a *answer) apiError {
+	e := apiError{status: a.status, kind: serverError, code: "upstream_error", message: a.Error(), mayHaveRun: !a.refused()}
+	if a.status == http.StatusTooManyRequests {
+		e.kind, e.code = "rate_limit_error", "worker_full"
+	}
+	if a.refused() {
+		e.retryAfter = 1
+		if n, err := strconv.Atoi(a.header.Get("Retry-After")); err == nil && n > 0 {
+			e.retryAfter = n
+		}
+	}
+	return e
+}
+
+func describeBroken(e *Error) apiError {
+	out := apiError{status: http.StatusBadGateway, kind: serverError, mayHaveRun: e.Stage >= StageDispatched}
+	switch {
+	case e.Stage == StageDial:
+		out.code, out.message = "upstream_connect_failed", "the worker could not be reached"
+	case errors.Is(e, ErrProtocol):
+		out.code, out.message = "upstream_invalid_response", "the worker sent an invalid response"
+	case e.Stage == StageBody && !errors.Is(e, syscall.ECONNRESET):
+		out.code, out.message = "upstream_stream_truncated", "worker stream ended before completion"
+	default:
+		out.code, out.message = "upstream_reset", "the connection to the worker broke"
+	}
+	return out
+}
+
+// shape is the form of an error object.
+type shape uint8
+
+const (
+	openAI shape = iota
+	anthropic
+)
+
+func shapeOf(kind prompt.Kind) shape {
+	if kind == prompt.Messages {
+		return anthropic
+	}
+	return openAI
+}
+
+type errorBody struct {
+	Message   string  `json:"message"`
+	Type      string  `json:"type"`
+	Param     *string `json:"param"`
+	Code      string  `json:"code"`
+	RequestID string  `json:"request_id,omitempty"`
+	AttemptID string  `json:"attempt_id,omitempty"`
+}
+
+type anthropicBody struct {
+	Type  string `json:"type"`
+	Error struct {
+		Type    string `json:"type"`
+		Message string `json:"message"`
+	} `json:"error"`
+	RequestID string `json:"request_id,omitempty"`
+}
+
+// encode returns the JSON of e. attemptID is "" outside of streams.
+func (e apiError) encode(form shape, requestID, attemptID string) []byte {
+	var v any
+	if form == anthropic {
+		var b anthropicBody
+		b.Type, b.RequestID = "error", requestID
+		b.Error.Type, b.Error.Message = anthropicType(e.status), e.message
+		v = b
+	} else {
+		b := errorBody{Message: e.message, Type: e.kind, Code: e.code, RequestID: requestID, AttemptID: attemptID}
+		if e.param != "" {
+			b.Param = &e.param
+		}
+		v = struct {
+			Error errorBody `json:"error"`
+		}{b}
+	}
+	out, err := json.Marshal(v)
+	if err != nil { // strings always marshal
+		return []byte(`{"error":{"message":"internal error","type":"server_error","param":null,"code":"internal_error"}}`)
+	}
+	return out
+}
+
+// event returns e as the last event of a stream.
+func (e apiError) event(form shape, requestID, attemptID string) []byte {
+	data := e.encode(form, requestID, attemptID)
+	out := make([]byte, 0, len(data)+32)
+	if form == anthropic {
+		out = append(out, "event: error\n"...)
+	}
+	out = append(out, "data: "...)
+	out = append(out, data...)
+	return append(out, "\n\n"...)
+}
+
+// anthropicType is the "type" of an Anthropic error for a status
+// (their API reference, "Errors").
+func anthropicType(status int) string {
+	switch status {
+	case http.StatusUnauthorized:
+		return "authentication_error"
+	case http.StatusForbidden:
+		return "permission_error"
+	case http.StatusNotFound:
+		return "not_found_error"
+	case http.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case http.StatusServiceUnavailable, 529:
+		return "overloaded_error"
+	case http.StatusGatewayTimeout:
+		return "timeout_error"
+	}
+	if status < 500 {
+		return badRequest
+	}
+	return "api_error"
+}
+
+// write sends e as the whole response.
+func (e apiError) write(w http.ResponseWriter, form shape, requestID string) int {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	if e.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(e.retryAfter))
+	}
+	if e.mayHaveRun { // the OpenAI SDKs obey it (failover 2B)
+		h.Set("X-Should-Retry", "false")
+	}
+	body := e.encode(form, requestID, "")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(e.status)
+	n, _ := w.Write(body) // the client is gone when it fails; the caller sees that by its context
+	return n
+}

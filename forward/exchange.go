@@ -1,0 +1,197 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"pointsman/picker"
+	"pointsman/prompt"
+)
+
+// exchange is one client request on its way.
+type exchange struct {
+	s     *Server
+	w     http.ResponseWriter
+	r     *http.Request
+	rc    *http.ResponseController
+	ctx   context.Context //nolint:containedctx // its life is the request's
+	start time.Time
+	id    string
+
+	kind      prompt.Kind
+	target    string
+	outHeader http.Header
+	body      *[]byte // nil when there is none, or when it is not needed any more
+	scan      prompt.Request
+	scored    *scored
+	pick      picker.Request
+	direct    bool     // the headers name the worker
+	workers   []string // tried so far
+
+	committed  bool // the response head has been handed to net/http
+	abort      bool // the body broke: the connection must not end cleanly
+	status     int
+	written    int64
+	writeUntil time.Time // the write deadline in force
+	firstAt    time.Time // of the first content
+}
+
+// router returns the metrics' router label, as Infera names its routers.
+func (x *exchange) router() string {
+	if x.direct {
+		return "direct"
+	}
+	return "mixed"
+}
+
+// commit sends the response head. From here on no other worker can be tried, so
+// the request's body is given back.
+func (x *exchange) commit(status int) {
+	x.w.Header()[headerRequestID] = []string{x.id}
+	x.w.WriteHeader(status)
+	x.committed, x.status = true, status
+	x.releaseBody()
+}
+
+func (x *exchange) releaseBody() {
+	x.s.bufs.put(x.body)
+	x.body = nil
+}
+
+// write sends p to the client. Its only error is errClientGone: a client that
+// takes nothing for Config.WriteTimeout counts as gone.
+func (x *exchange) write(p []byte, f flushing) error {
+	if limit := x.s.cfg.WriteTimeout; limit > 0 {
+		if now := time.Now(); x.writeUntil.Sub(now) < limit*3/4 {
+			x.writeUntil = now.Add(limit)
+			_ = x.rc.SetWriteDeadline(x.writeUntil) // not supported by the writers of some tests only
+		}
+	}
+	n, err := x.w.Write(p)
+	x.written += int64(n)
+	if err == nil && bool(f) {
+		err = x.rc.Flush()
+	}
+	if err != nil {
+		return errClientGone
+	}
+	return nil
+}
+
+// firstToken notes that the worker has produced something of the answer.
+func (x *exchange) firstToken(a *attempt) {
+	if !x.firstAt.IsZero() {
+		return
+	}
+	x.firstAt = time.Now()
+	a.decision.FirstToken(x.firstAt)
+	x.s.metrics.ttft.Observe(x.firstAt.Sub(x.start).Seconds())
+}
+
+// finish answers a request that could not be served, as far as it still can be,
+// and counts it.
+func (x *exchange) finish(err error) {
+	if err != nil && !x.committed && !errors.Is(err, errClientGone) {
+		x.fail(err)
+	}
+	x.releaseBody()
+	outcome := x.outcome(err)
+	took := time.Since(x.start)
+	x.s.metrics.finished(x.router(), outcome, took)
+	x.s.metrics.bytesOut.Add(float64(x.written))
+	x.log(err, outcome, took)
+}
+
+// fail sends err as the response. A worker's own refusal, and any answer to a
+// path that we only pass through, goes out as it came (Retry-After included);
+// a failure's text does not, for it may tell of the inside of the fleet.
+func (x *exchange) fail(err error) {
+	x.w.Header()[headerRequestID] = []string{x.id}
+	told := describe(err)
+	x.committed, x.status = true, told.status
+	var ans *answer
+	if errors.As(err, &ans) && ans.complete && (ans.status < 500 || x.kind == prompt.Other && ans.header != nil) {
+		h := x.w.Header()
+		copyResponse(h, ans.header)
+		if ans.header == nil { // came as an event
+			h.Set("Content-Type", "application/json")
+		}
+		h.Set("Content-Length", strconv.Itoa(len(ans.body)))
+		x.w.WriteHeader(ans.status)
+		n, _ := x.w.Write(ans.body)
+		x.written += int64(n)
+		return
+	}
+	if errors.Is(err, picker.ErrNoModel) && x.scan.Model != "" {
+		told.message = "the model " + strconv.Quote(x.scan.Model) + " does not exist in this fleet"
+	}
+	if told.status == http.StatusRequestEntityTooLarge || told.status == http.StatusRequestTimeout {
+		x.w.Header().Set("Connection", "close") // the rest of the body is not worth reading
+	}
+	x.written += int64(told.write(x.w, shapeOf(x.kind), x.id))
+}
+
+func (x *exchange) outcome(err error) string {
+	var broken *Error
+	var event *errorEvent
+	switch {
+	case errors.Is(err, errClientGone), err != nil && x.r.Context().Err() != nil && !errors.Is(err, errDraining):
+		return outcomeGone
+	case x.abort, err != nil && x.status == http.StatusOK, errors.As(err, &event):
+		return outcomeTruncated
+	case x.status < 400:
+		return outcomeOK
+	case x.status < 500:
+		return outcome4xx
+	case errors.As(err, &broken), errors.Is(err, errIdle), errors.Is(err, errMaxDuration), x.status == http.StatusInternalServerError && !isAnswer(err):
+		return outcomeError
+	}
+	return outcome5xx
+}
+
+func isAnswer(err error) bool {
+	var ans *answer
+	return errors.As(err, &ans)
+}
+
+// log writes the request's access log line.
+func (x *exchange) log(err error, outcome string, took time.Duration) {
+	log := x.s.deps.Log
+	ctx := x.r.Context()
+	if !log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("request_id", x.id),
+		slog.String("method", x.r.Method),
+		slog.String("path", clip(x.r.URL.Path)),
+		slog.String("model", clip(x.scan.Model)),
+		slog.String("router", x.router()),
+		slog.Int("status", x.status),
+		slog.String("outcome", outcome),
+		slog.Int("attempts", len(x.workers)),
+		slog.Any("workers", x.workers),
+		slog.Int64("response_bytes", x.written),
+		slog.Duration("duration", took),
+	}
+	if !x.firstAt.IsZero() {
+		attrs = append(attrs, slog.Duration("ttft", x.firstAt.Sub(x.start)))
+	}
+	if err != nil {
+		attrs = append(attrs, slog.Any("error", err))
+	}
+	log.LogAttrs(ctx, slog.LevelDebug, "request finished", attrs...)
+}
+
+// clip bounds what a client can put into one log attribute.
+func clip(s string) string {
+	const most = 256
+	if len(s) > most {
+		return s[:most]
+	}
+	return s
+}

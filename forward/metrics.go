@@ -1,0 +1,86 @@
+package forward
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// How a request ended, as the label outcome. Every request has exactly one.
+const (
+	outcomeOK        = "ok"          // a complete answer below 400
+	outcome4xx       = "4xx"         // answered with 4xx, by us or by a worker
+	outcome5xx       = "5xx"         // answered with 5xx, because of the fleet's state or by a worker
+	outcomeError     = "error"       // answered with 5xx because attempts broke
+	outcomeGone      = "client_gone" // the client left before the end
+	outcomeTruncated = "truncated"   // broken after the first byte: error event, or aborted body
+)
+
+type metrics struct {
+	duration  *prometheus.HistogramVec
+	inflight  *prometheus.GaugeVec
+	attempts  *prometheus.CounterVec
+	retries   *prometheus.CounterVec
+	ttft      prometheus.Histogram
+	truncated *prometheus.CounterVec
+	gone      prometheus.Counter
+	bytesIn   prometheus.Counter
+	bytesOut  prometheus.Counter
+}
+
+func newMetrics() *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	return &metrics{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "infera_request_duration_seconds",
+			Help:    "Duration of a request, to the end of its stream.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300},
+		}, []string{"router", "outcome"}),
+		inflight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "infera_request_inflight",
+			Help: "Requests being served, open streams included.",
+		}, []string{"router"}),
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pointsman_forward_attempts_total",
+			Help: "Attempts at workers, by the stage in which they ended and how.",
+		}, []string{"stage", "outcome"}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pointsman_forward_retries_total",
+			Help: "Attempts repeated on an alternate worker, by the stage in which the former one failed.",
+		}, []string{"stage"}),
+		ttft: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "pointsman_forward_ttft_seconds",
+			Help:    "Time from a request's arrival to the first content of its stream.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .2, .4, .8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4},
+		}),
+		truncated: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pointsman_forward_truncated_streams_total",
+			Help: "Streams that broke after their first byte, by the code of the error event.",
+		}, []string{"code"}),
+		gone:     counter("pointsman_forward_client_disconnects_total", "Requests whose client left before the end."),
+		bytesIn:  counter("pointsman_forward_request_bytes_total", "Bytes of request bodies read."),
+		bytesOut: counter("pointsman_forward_response_bytes_total", "Bytes of response bodies written."),
+	}
+}
+
+// Register puts the server's metrics on reg.
+func (s *Server) Register(reg prometheus.Registerer) error {
+	m := s.metrics
+	for _, c := range []prometheus.Collector{
+		m.duration, m.inflight, m.attempts, m.retries, m.ttft, m.truncated, m.gone, m.bytesIn, m.bytesOut,
+	} {
+		if err := reg.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *metrics) finished(router, outcome string, took time.Duration) {
+	m.duration.WithLabelValues(router, outcome).Observe(took.Seconds())
+	if outcome == outcomeGone {
+		m.gone.Inc()
+	}
+}

@@ -1,0 +1,161 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pointsman/fleet"
+	"pointsman/picker"
+	"pointsman/prompt"
+)
+
+// Deps are the rooms that a [Server] uses.
+type Deps struct {
+	Picker *picker.Picker // required
+	Store  *fleet.Store   // required
+
+	// Preparer returns what turns prompts into blocks. It is called when a
+	// request first has to be scored, so that direct mode loads no tokenizer
+	// before a request without headers comes; the function keeps what it made.
+	// It may return nil, and may itself be nil: then picks go by load.
+	Preparer func() *prompt.Preparer
+
+	// Transports by the name that a worker registers (fleet.Worker.Transport);
+	// a worker that names none is reached by "http". At least one is required.
+	Transports map[string]Transport
+
+	// Ready reports why requests cannot be served, beyond what the fleet tells;
+	// nil when they can. Optional.
+	Ready func() error
+
+	// Routes are answered here instead of by a worker: exact paths, such as
+	// /metrics or /debug/picks. Optional.
+	Routes map[string]http.Handler
+
+	Log *slog.Logger // required
+}
+
+func (d Deps) validate() error {
+	var errs []error
+	if d.Picker == nil {
+		errs = append(errs, errors.New("no picker"))
+	}
+	if d.Store == nil {
+		errs = append(errs, errors.New("no fleet store"))
+	}
+	if len(d.Transports) == 0 {
+		errs = append(errs, errors.New("no transports"))
+	}
+	if d.Log == nil {
+		errs = append(errs, errors.New("no logger"))
+	}
+	return errors.Join(errs...)
+}
+
+// Server forwards requests. Create it with [New].
+type Server struct {
+	cfg      Config
+	deps     Deps
+	metrics  *metrics
+	bufs     buffers
+	prepared sync.Pool // of *scored
+	draining atomic.Bool
+}
+
+// New returns a server. It does no I/O.
+func New(cfg Config, deps Deps) (*Server, error) {
+	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
+		return nil, fmt.Errorf("forward: %w", err)
+	}
+	return &Server{cfg: cfg, deps: deps, metrics: newMetrics()}, nil
+}
+
+// Handler returns the server's HTTP handler.
+func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serveHTTP) }
+
+// Drain makes /ready answer 503. Requests are still served: those who route to
+// this forwarder need time to see it.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// Limits of a client connection that are not knobs (failover S8).
+const (
+	readHeaderTimeout = 10 * time.Second
+	clientIdleTimeout = 120 * time.Second
+	maxHeaderBytes    = 64 << 10
+	maxH2Streams      = 250
+	abortGrace        = 2 * time.Second // for error events to reach the clients of streams that the drain broke off
+)
+
+// errDraining ends the requests that outlive the drain.
+var errDraining = errors.New("the forwarder is shutting down")
+
+// Serve accepts connections on lis until ctx is done, as HTTP/1.1 or, with
+// prior knowledge, as unencrypted HTTP/2. Then it drains: /ready turns 503 at
+// once, accepting ends after Config.DrainDelay, and running requests have
+// Config.DrainTimeout to finish; those that do not are ended in an error event.
+// It returns nil after a shutdown, and closes lis.
+func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
+	base, abort := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer abort(nil)
+	srv := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       clientIdleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams},
+		Protocols:         new(http.Protocols),
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ErrorLog:          slog.NewLogLogger(s.deps.Log.Handler(), slog.LevelDebug),
+	}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
+
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(lis) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve %s: %w", lis.Addr(), err)
+	case <-ctx.Done():
+	}
+	s.Drain()
+	err := s.shutdown(context.WithoutCancel(ctx), srv, abort, failed)
+	if served := <-failed; err == nil && !errors.Is(served, http.ErrServerClosed) {
+		err = served
+	}
+	return err
+}
+
+// shutdown ends srv in the order of Serve's comment. failed is only watched, so
+// that a listener that breaks meanwhile does not make the delay pass in vain.
+func (s *Server) shutdown(ctx context.Context, srv *http.Server, abort context.CancelCauseFunc, failed chan error) error {
+	if s.cfg.DrainDelay > 0 {
+		delay := time.NewTimer(s.cfg.DrainDelay)
+		select {
+		case <-delay.C:
+		case err := <-failed:
+			failed <- err
+		}
+		delay.Stop()
+	}
+	finish, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
+	defer cancel()
+	if err := srv.Shutdown(finish); err == nil {
+		return nil
+	}
+	s.deps.Log.LogAttrs(ctx, slog.LevelInfo, "drain timeout reached, ending the remaining requests",
+		slog.Duration("drain_timeout", s.cfg.DrainTimeout))
+	abort(errDraining)
+	grace, cancelGrace := context.WithTimeout(ctx, abortGrace)
+	defer cancelGrace()
+	if err := srv.Shutdown(grace); err != nil {
+		return srv.Close()
+	}
+	return nil
+}

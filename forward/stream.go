@@ -1,0 +1,247 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+)
+
+// Ends of a relay that are not knobs.
+const (
+	drainBytes = 64 << 10    // read behind a stream's end, so that the connection can be kept
+	drainTime  = time.Second // and for how long
+)
+
+// stream relays one SSE body: whole events only, as they come, and exactly one
+// terminal. Until the first event with content it holds everything back, so
+// that a failure can still become a status or an attempt at another worker.
+type stream struct {
+	x    *exchange
+	a    *attempt
+	resp *Response
+	dial dialect
+	form shape
+
+	frames framer
+	buf    []byte // bytes from the first one not written
+	whole  int    // end of the last complete event in buf
+	start  time.Time
+}
+
+// relayStream relays a's response to the client. Its error means that the
+// stream has not been completed; x.committed tells whether the client has got
+// anything of it.
+func (x *exchange) relayStream(a *attempt, resp *Response) error {
+	lent := x.s.bufs.get(smallBuffer)
+	st := &stream{
+		x: x, a: a, resp: resp, start: time.Now(),
+		dial: dialectOf(x.kind, x.r.URL.Path), form: shapeOf(x.kind),
+		buf: *lent,
+	}
+	err := st.run()
+	*lent = st.buf
+	x.s.bufs.put(lent)
+	if err == nil || !x.committed {
+		return err
+	}
+	return st.fail(err)
+}
+
+// run reads events until the terminal or a failure.
+func (st *stream) run() error {
+	for {
+		if len(st.buf) == cap(st.buf) {
+			if err := st.grow(); err != nil {
+				return err
+			}
+		}
+		n, rerr := st.a.read(st.resp.Body, st.buf[len(st.buf):cap(st.buf)])
+		st.buf = st.buf[:len(st.buf)+n]
+		end, err := st.events()
+		if end {
+			return st.finish(err, rerr)
+		}
+		if rerr != nil {
+			return st.ended(rerr)
+		}
+		if err := st.send(flush); err != nil {
+			return err
+		}
+	}
+}
+
+// grow makes room behind a partial event.
+func (st *stream) grow() error {
+	if len(st.buf) >= maxEvent+maxHold {
+		return errEventSize
+	}
+	grown := make([]byte, len(st.buf), min(2*cap(st.buf), maxEvent+maxHold))
+	copy(grown, st.buf)
+	st.buf = grown
+	return nil
+}
+
+// events classifies the events that have become complete. end is true when one
+// was a terminal: then nothing behind it counts, and err says whether it was a
+// failure.
+func (st *stream) events() (end bool, err error) {
+	for {
+		next := st.frames.next(st.buf)
+		if next < 0 {
+			return false, nil
+		}
+		raw := st.buf[st.whole:next]
+		st.whole = next
+		if end, err := st.event(raw); end || err != nil {
+			return true, err
+		}
+	}
+}
+
+func (st *stream) event(raw []byte) (end bool, err error) {
+	switch st.dial.meaning(raw) {
+	case content:
+		st.x.firstToken(st.a)
+		return false, st.commit()
+	case final:
+		return true, st.commit()
+	case failed:
+		status := errorStatus(raw)
+		if !st.x.committed {
+			return true, &answer{status: status, body: parseEvent(raw).data, complete: true}
+		}
+		return true, &errorEvent{status: status}
+	case lifecycle:
+		if st.whole > maxHold || time.Since(st.start) >= st.x.s.cfg.HoldTime {
+			return false, st.commit()
+		}
+	}
+	return false, nil
+}
+
+// commit sends the response head, once.
+func (st *stream) commit() error {
+	if st.x.committed {
+		return nil
+	}
+	h := st.x.w.Header()
+	copyResponse(h, st.resp.Header)
+	st.x.commit(st.resp.Status)
+	return nil
+}
+
+// flushing says whether a write goes out at once.
+type flushing bool
+
+const (
+	flush   flushing = true
+	noFlush flushing = false // the handler's end flushes, in the same segment as the end of the body
+)
+
+// send writes the complete events in the buffer, once the head is out.
+func (st *stream) send(f flushing) error {
+	if !st.x.committed || st.whole == 0 {
+		return nil
+	}
+	err := st.x.write(st.buf[:st.whole], f)
+	rest := copy(st.buf, st.buf[st.whole:])
+	st.buf = st.buf[:rest]
+	st.frames.cut(st.whole)
+	st.whole = 0
+	return err
+}
+
+// finish ends the stream behind a terminal event: err is nil when it was [DONE]
+// or its like, rerr what the last read said.
+func (st *stream) finish(err, rerr error) error {
+	var event *errorEvent
+	if err != nil && !errors.As(err, &event) {
+		return err
+	}
+	f := flush
+	if rerr != nil {
+		f = noFlush
+	}
+	if werr := st.send(f); werr != nil {
+		return werr
+	}
+	if rerr == nil {
+		st.a.drain(st.resp.Body)
+	}
+	if err == nil {
+		st.x.trailers(st.resp)
+	}
+	return err
+}
+
+// ended decides what the end of the body without a terminal event means.
+func (st *stream) ended(rerr error) error {
+	if !errors.Is(rerr, io.EOF) {
+		if err := st.send(noFlush); err != nil {
+			return err
+		}
+		return rerr
+	}
+	tail := st.buf[st.whole:]
+	if string(parseEvent(tail).data) == string(doneData) { // [DONE] whose blank line is missing
+		st.buf = append(st.buf, "\n\n"...)
+		st.whole = len(st.buf)
+		if err := st.commit(); err != nil {
+			return err
+		}
+		return st.finish(nil, rerr)
+	}
+	if st.dial != generic || st.resp.CloseDelimited && st.x.committed && len(tail) > 0 {
+		if err := st.send(noFlush); err != nil {
+			return err
+		}
+		return &Error{Stage: StageBody, Err: ErrTruncated}
+	}
+	st.whole = len(st.buf)
+	if err := st.commit(); err != nil {
+		return err
+	}
+	if err := st.send(noFlush); err != nil {
+		return err
+	}
+	st.x.trailers(st.resp)
+	return nil
+}
+
+// fail ends a stream of which the client has seen something: one error event,
+// no [DONE], and a proper end of the body, so that the event is not lost
+// (failover 4.2).
+func (st *stream) fail(err error) error {
+	var event *errorEvent
+	if errors.As(err, &event) || errors.Is(err, errClientGone) {
+		return err
+	}
+	told := describe(err)
+	st.x.s.metrics.truncated.WithLabelValues(told.code).Inc()
+	if werr := st.x.write(told.event(st.form, st.x.id, st.a.id), noFlush); werr != nil {
+		return werr
+	}
+	return err
+}
+
+// drain reads on to the end of a body that has said all that counts, so that
+// the connection can be used again.
+func (a *attempt) drain(body io.Reader) {
+	timer := time.AfterFunc(drainTime, func() { a.cancel(context.Canceled) })
+	defer timer.Stop()
+	_, _ = io.CopyN(io.Discard, body, drainBytes)
+}
+
+// trailers passes on the trailers of a finished body.
+func (x *exchange) trailers(resp *Response) {
+	if resp.Trailer == nil {
+		return
+	}
+	for k, v := range resp.Trailer() {
+		if !hopByHop(k) {
+			x.w.Header()[http.TrailerPrefix+k] = v
+		}
+	}
+}

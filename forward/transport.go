@@ -1,0 +1,106 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"pointsman/fleet"
+)
+
+// Transport carries one request to one worker: over HTTP, or over a broker.
+//
+// Do sends req and returns when the head of the final response is known
+// (informational 1xx responses are the transport's to skip). It makes one
+// attempt: it may redial when a kept connection turned out to be dead before
+// the request was fully written, and repeats nothing else. It must not use req
+// or its fields after it returned.
+//
+// Canceling ctx ends the attempt at any time, also while the response body is
+// being read, and tells the worker to stop generating; no other goroutine's
+// help is needed for that. Timeouts of waiting for the worker come as such a
+// cancelation; how long to wait for a connection is the transport's own.
+//
+// Every error of Do is an [*Error] that says how far the request got. Do is
+// called by many goroutines at once.
+type Transport interface {
+	Do(ctx context.Context, w *fleet.Worker, req *Request) (*Response, error)
+}
+
+// Request is what goes to a worker.
+type Request struct {
+	ID     string      // the client's or our request ID
+	Method string      // HTTP method
+	Target string      // request target: escaped path and query, starting with "/"
+	Header http.Header // end-to-end headers in canonical form, without Host and Content-Length
+	Body   []byte      // whole body; nil for none
+}
+
+// Response is what came back. Its reader closes Body.
+type Response struct {
+	Status int         // 200..999; a final status
+	Header http.Header // end-to-end headers in canonical form, without Content-Length
+	Length int64       // length of the body; -1 when not known before its end
+
+	// CloseDelimited says that nothing but the end of the connection marks the
+	// end of the body, so that a cut cannot be told from a clean end.
+	CloseDelimited bool
+
+	// Body is the response body; never nil. Read blocks until at least one byte
+	// is there, then returns what is at hand without waiting for more, so that
+	// a relay may flush after each Read. It returns io.EOF only when the body
+	// has properly ended, and else an [*Error] with StageBody that wraps
+	// [ErrTruncated] when the worker broke off. Close gives up what has not
+	// been read and makes the worker stop; after io.EOF it only frees.
+	Body io.ReadCloser
+
+	// Trailer returns the trailers, once Body has returned io.EOF; nil for a
+	// transport that has none.
+	Trailer func() http.Header
+}
+
+// Stage is how far an attempt got (failover stages of the LoxiLB seed).
+type Stage uint8
+
+// The stages in the order in which an attempt goes through them. An error
+// carries the stage in which it happened.
+const (
+	StageDial       Stage = iota // no connection: the worker has seen nothing
+	StageWrite                   // the request was not fully sent: it cannot have run
+	StageDispatched              // fully sent, no byte of an answer: it may have run
+	StageHead                    // an answer began but its head is unusable or incomplete
+	StageBody                    // the head was good, the body broke
+)
+
+var stageNames = [...]string{"dial", "write", "dispatched", "head", "body"}
+
+// String returns the stage's name as in metrics and logs.
+func (s Stage) String() string {
+	if int(s) < len(stageNames) {
+		return stageNames[s]
+	}
+	return fmt.Sprintf("stage(%d)", uint8(s))
+}
+
+// Errors that a transport's [*Error] may wrap, beside those of the system.
+var (
+	// ErrTruncated says that a body ended before its framing said so.
+	ErrTruncated = errors.New("response body was cut")
+	// ErrProtocol says that the worker's bytes are not a valid response.
+	ErrProtocol = errors.New("malformed response")
+)
+
+// Error is a failed attempt.
+type Error struct {
+	Stage Stage
+	Err   error // never nil
+}
+
+// Error returns the stage and the cause. The text is for logs: it may name
+// addresses, which clients must not see.
+func (e *Error) Error() string { return e.Stage.String() + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
