@@ -47,7 +47,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.set.mu.RUnlock()
 	for _, circuit := range all {
-		ch <- prometheus.MustNewConstMetric(c.state, prometheus.GaugeValue, float64(circuit.State(now)), circuit.id)
-		ch <- prometheus.MustNewConstMetric(c.trips, prometheus.CounterValue, float64(circuit.trips.Load()), circuit.id)
+		send(ch, c.state, prometheus.GaugeValue, float64(circuit.State(now)), circuit.id)
+		send(ch, c.trips, prometheus.CounterValue, float64(circuit.trips.Load()), circuit.id)
+	}
+}
+
+// send leaves out what cannot be a series: an ID that is not UTF-8 would make
+// the whole scrape fail.
+func send(ch chan<- prometheus.Metric, d *prometheus.Desc, t prometheus.ValueType, v float64, id string) {
+	if m, err := prometheus.NewConstMetric(d, t, v, id); err == nil {
+		ch <- m
 	}
 }

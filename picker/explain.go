@@ -1,0 +1,178 @@
+package picker
+
+import (
+	"encoding/json"
+	"time"
+
+	"pointsman/kvindex"
+)
+
+// Record explains one pick: every candidate's columns, costs and exclusion. All
+// amounts are in tokens unless their name says otherwise.
+type Record struct {
+	Time         time.Time   `json:"time"`
+	RequestID    string      `json:"request_id,omitempty"`
+	Model        string      `json:"model"`
+	Policy       string      `json:"policy"`
+	Reason       string      `json:"reason,omitempty"` // how the prompt was known
+	Error        string      `json:"error,omitempty"`  // why no worker was chosen
+	Chosen       string      `json:"chosen,omitempty"` // key of the target
+	AllOpen      bool        `json:"all_open,omitempty"`
+	Approx       bool        `json:"approx,omitempty"`
+	ByLoad       bool        `json:"by_load,omitempty"`
+	Retention    string      `json:"retention"`
+	PromptTokens int         `json:"prompt_tokens"` // as the request said
+	BlockTokens  int         `json:"block_tokens"`  // of these, in full blocks
+	HitTokens    int         `json:"hit_tokens"`    // of these, believed to be on the chosen worker
+	TextWeight   float64     `json:"text_weight"`   // after role, retention and modality
+	ImageWeight  float64     `json:"image_weight"`
+	Candidates   []Candidate `json:"candidates"`
+}
+
+// Candidate is one row of a [Record].
+type Candidate struct {
+	Worker    string  `json:"worker_id"`
+	Rank      int     `json:"rank"` // -1 for none
+	Excluded  string  `json:"excluded,omitempty"`
+	Chosen    bool    `json:"chosen,omitempty"`
+	Cost      float64 `json:"cost"` // the lowest wins
+	Terms     []Term  `json:"terms,omitempty"`
+	Mode      string  `json:"mode"` // of the index: exact, predicted or none
+	BlockSize int     `json:"block_size"`
+	Hit       float64 `json:"hit"`
+	Promised  float64 `json:"promised,omitempty"` // predicted hit that a burst has used up: not in hit
+	Miss      float64 `json:"miss"`
+	Images    float64 `json:"missing_images,omitempty"` // images it has not seen
+	Active    float64 `json:"active"`
+	Recent    float64 `json:"recent"`
+	Requests  float64 `json:"requests"` // in flight
+	Waiting   float64 `json:"waiting"`
+	Decoders  float64 `json:"decoders"` // requests past their first token
+	Context   float64 `json:"context"`
+}
+
+// Term is one scorer's share of a cost.
+type Term struct {
+	Scorer string  `json:"scorer"`
+	Cost   float64 `json:"cost"`
+}
+
+// String returns the record as one line of JSON.
+func (r Record) String() string {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err.Error() // an infinite cost: the terms say which
+	}
+	return string(line)
+}
+
+// Records returns the explain records that are kept, the newest first. Each is
+// copied under the picker's lock, and built outside it.
+func (p *Picker) Records() []Record {
+	p.mu.Lock()
+	held, next := p.ring.held, p.ring.next
+	p.mu.Unlock()
+	records := make([]Record, 0, held)
+	var t trace
+	for i := range held {
+		p.mu.Lock()
+		slots := p.ring.slots
+		t.copyFrom(&slots[(next-1-i+len(slots))%len(slots)])
+		p.mu.Unlock()
+		records = append(records, t.record())
+	}
+	return records
+}
+
+// Dry returns what [Picker.Pick] would do with req at now, and does none of it.
+// A request that would be refused has its Error set.
+func (p *Picker) Dry(now time.Time, req *Request) Record {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tab := p.sync()
+	p.refresh(now)
+	pl, err := tab.pool(req)
+	if err != nil {
+		return Record{Time: now, RequestID: req.ID, Model: req.Model, Policy: p.policy.name, Error: err.Error()}
+	}
+	s := &p.sel
+	if err := p.score(now, req, tab, pl); err != nil {
+		s.err = err
+		s.blank()
+		return s.record()
+	}
+	s.chosen = s.choose(func(int) int { return 0 })
+	s.reason = s.label(req)
+	return s.record()
+}
+
+// record writes t out.
+func (t *trace) record() Record {
+	rec := Record{
+		Time: t.at, RequestID: string(t.id), Model: t.pool.model, Policy: t.policy.name,
+		Reason: t.reason, AllOpen: t.allOpen, Approx: t.approx, ByLoad: t.byLoad,
+		Retention: t.retention.String(), PromptTokens: t.tokens, BlockTokens: int(t.total),
+		TextWeight: t.weights.text, ImageWeight: t.weights.image,
+		Candidates: make([]Candidate, 0, len(t.rows)+len(t.pool.rest)),
+	}
+	if t.err != nil {
+		rec.Error = t.err.Error()
+	}
+	cost := t.price(nil)
+	for i, r := range t.rows {
+		c := t.candidate(i, r)
+		c.Cost = cost[i]
+		if i == t.chosen {
+			c.Chosen = true
+			rec.Chosen, rec.HitTokens = r.Key, int(c.Hit+c.Promised)
+		}
+		rec.Candidates = append(rec.Candidates, c)
+	}
+	for k, term := range t.policy.terms {
+		clear(cost)
+		t.term(k, cost)
+		for i := range t.rows {
+			rec.Candidates[i].Terms = append(rec.Candidates[i].Terms, Term{term.name, cost[i]})
+		}
+	}
+	return t.others(rec)
+}
+
+func (t *trace) candidate(i int, r *row) Candidate {
+	in := &t.in
+	return Candidate{
+		Worker: r.Worker.ID, Rank: r.Rank, Excluded: t.why[i].String(),
+		Mode: modeName(t.mode[i]), BlockSize: int(t.size[i]),
+		Hit: in.Hit[i], Promised: float64(t.promised[i]), Miss: in.Miss[i], Images: in.Missing[i],
+		Active: in.Active[i], Recent: in.Recent[i], Requests: in.Requests[i],
+		Waiting: in.Waiting[i], Decoders: in.Decoders[i], Context: in.Context[i],
+	}
+}
+
+// others adds the targets of the model that were no candidates at all.
+func (t *trace) others(rec Record) Record {
+	for _, r := range t.pool.rest {
+		if len(t.rows) > 0 && t.rows[0].Worker == r.Worker {
+			continue // named directly
+		}
+		why := otherRole
+		if r.Worker.Status != 0 {
+			why = inactive
+		}
+		rec.Candidates = append(rec.Candidates, Candidate{
+			Worker: r.Worker.ID, Rank: r.Rank, Excluded: why.String(), Mode: modeName(kvindex.None),
+		})
+	}
+	return rec
+}
+
+func modeName(m kvindex.Mode) string {
+	switch m {
+	case kvindex.Exact:
+		return "exact"
+	case kvindex.Predicted:
+		return "predicted"
+	case kvindex.None:
+	}
+	return "none"
+}

@@ -1,0 +1,183 @@
+package picker
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"pointsman/breaker"
+	"pointsman/fleet"
+)
+
+// Pick selects a worker for req at now and reserves it. On an error nothing is
+// reserved; errors are [ErrNoModel], [ErrNoWorker] and [ErrNoEndpoint], wrapped.
+//
+// The lowest cost wins. Of equal costs a worker that holds part of the prompt
+// wins over one that holds none, unless it has more in flight; then the one with
+// less load; what is still equal is spread at random. When the circuits of all
+// candidates are open, they take turns.
+func (p *Picker) Pick(now time.Time, req *Request) (Decision, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tab := p.sync()
+	p.refresh(now)
+	p.index.Expire(now)
+	pl, err := tab.pool(req)
+	if err != nil {
+		return Decision{}, err
+	}
+	s := &p.sel
+	if err := p.score(now, req, tab, pl); err != nil {
+		p.ring.refused(&s.trace, err)
+		return Decision{}, err
+	}
+	i, permit := s.acquire(now, p.rand.IntN)
+	if s.allOpen {
+		p.metrics.allOpen.Inc()
+	}
+	rec := p.records.get(now, req.ID)
+	p.reserve(now, req, i, permit, rec)
+	return p.decide(req, i, rec), nil
+}
+
+// pool returns the pool that req asks for.
+func (tab *table) pool(req *Request) (*pool, error) {
+	if pl := tab.models[req.Model]; pl != nil && req.Model != "" {
+		return pl, nil
+	}
+	if !req.AnyModel {
+		return nil, fmt.Errorf("model %q: %w", req.Model, ErrNoModel)
+	}
+	return tab.all, nil
+}
+
+// score filters and prices the candidates of an ordinary request into p.sel.
+func (p *Picker) score(now time.Time, req *Request, tab *table, pl *pool) error {
+	s := &p.sel
+	s.begin(now, req, tab, pl, pl.cand, weigh(p.cfg.weightOf(fleet.Mixed), req))
+	if err := s.filter(now, req); err != nil {
+		return err
+	}
+	s.fill(req, p.index, p.scale)
+	s.price()
+	return nil
+}
+
+// reserve takes row i for req: its load, and what the next pick is to believe of
+// its cache.
+func (p *Picker) reserve(now time.Time, req *Request, i int, permit breaker.Permit, rec *record) {
+	s := &p.sel
+	s.chosen = i
+	t := s.rows[i].t
+	l := leg{
+		t: t, in: t.in, permit: permit,
+		plain:  int64(s.pool.unit),
+		prompt: int64(max(s.total, float64(req.Tokens))),
+	}
+	hit := int64(s.in.Hit[i]) + int64(s.promised[i])
+	l.miss = max(0, l.prompt-hit)
+	if j := listFor(s.lists, s.approx, t.size); j >= 0 {
+		l.told = s.steer && len(s.lists[j].Hashes) > 0
+		p.enter(&l, s.lists[j].Hashes, s.lists[j].Size, hit)
+	} else if len(s.lists) > 0 { // any list tells prompts apart
+		p.enter(&l, s.lists[0].Hashes, s.lists[0].Size, 0)
+	}
+	l.start()
+	if l.told {
+		p.index.Predict(l.in, l.node.hashes, now, 0)
+	}
+	p.turn++
+	t.turn = p.turn
+	if s.policy.cache {
+		p.charge(t, s.in.Miss[i])
+	}
+	if len(req.Images) > 0 {
+		t.images.saw(req.Images)
+	}
+	rec.legs[rec.n] = l
+	rec.n++
+}
+
+// enter puts the prompt into the ledger of l's target.
+func (p *Picker) enter(l *leg, hashes []uint64, size int, hit int64) {
+	if len(hashes) == 0 {
+		return
+	}
+	depth := int(hit) / size
+	if l.t.pending > 0 {
+		depth = l.t.led.real(hashes, depth)
+	}
+	l.node = l.t.led.add(hashes, size, &p.nodes)
+	l.node.real = max(l.node.real, depth)
+}
+
+// What a pick charges its worker fades with each pick (Infera
+// kv_event_aware.py: every recent value times 0.97). The fading is one common
+// factor, so that it costs the same for any number of workers.
+const (
+	fade     = 0.97
+	minScale = 1e-100
+)
+
+// charge fades what every target was charged, and charges t the tokens it has to
+// prefill, or one block for a request without blocks.
+func (p *Picker) charge(t *target, miss float64) {
+	s := &p.sel
+	if s.total == 0 {
+		miss = s.pool.unit
+	}
+	if p.scale *= fade; p.scale < minScale {
+		for _, other := range p.targets {
+			other.recent *= p.scale
+		}
+		p.scale = 1
+	}
+	if miss <= 0 {
+		return
+	}
+	recent := t.recent * p.scale
+	if recent < faintest*s.pool.unit {
+		recent = 0
+	}
+	t.recent = (recent + miss) / p.scale
+}
+
+// decide counts the pick, records it and returns it.
+func (p *Picker) decide(req *Request, i int, rec *record) Decision {
+	s := &p.sel
+	r := s.rows[i]
+	s.reason = s.label(req)
+	hit := int(s.in.Hit[i]) + int(s.promised[i])
+	p.metrics.picked(req, s, r.t, hit)
+	p.ring.keep(&s.trace)
+	return Decision{
+		Worker: r.Worker, Rank: r.Rank, PrefillRank: -1,
+		HitTokens: hit, Reason: s.reason,
+		p: p, rec: rec, gen: rec.gen,
+	}
+}
+
+// label returns the reason that the decision carries.
+func (s *selection) label(req *Request) string {
+	switch {
+	case !s.steer || s.total == 0:
+		return req.Reason
+	case !s.anyMode && !s.approx:
+		return ReasonNoEvents
+	case !s.anyHit:
+		return ReasonNoMatch
+	}
+	return req.Reason
+}
+
+// blocksOf returns tokens in blocks of the chosen row's size.
+func (s *selection) blocksOf(tokens float64, i int) float64 {
+	size := float64(s.size[i])
+	if s.approx && len(s.lists) > 0 {
+		size = float64(s.lists[0].Size)
+	}
+	if size <= 0 {
+		size = s.pool.unit
+	}
+	return math.Floor(tokens / size)
+}

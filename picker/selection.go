@@ -1,0 +1,342 @@
+package picker
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"pointsman/breaker"
+	"pointsman/fleet"
+	"pointsman/kvindex"
+)
+
+// exclusion is why a candidate may not be chosen.
+type exclusion uint8
+
+const (
+	eligible  exclusion = iota
+	tried               // failed for this request already
+	outside             // not within the gateway's subset
+	open                // its circuit lets nothing through
+	inactive            // draining or dead
+	otherRole           // one leg of a prefill/decode pair
+)
+
+func (e exclusion) String() string {
+	return [...]string{"", "tried", "outside_subset", "circuit_open", "not_active", "role"}[e]
+}
+
+// selection is the memory a pick works in: the trace, which an explain record
+// copies, and what only the pick needs.
+type selection struct {
+	trace
+	tab     *table
+	lists   []kvindex.Blocks // what the pick knows of the prompt; nil without
+	steer   bool             // the cache counts
+	scratch []kvindex.Scratch
+	left    int     // eligible rows
+	pending float64 // requests without first token on them
+	anyHit  bool
+	anyMode bool
+	ties    []int32
+	marks   []uint32 // by row.n
+	stamp   uint32
+}
+
+// begin prepares s for the given candidates, all of them eligible.
+func (s *selection) begin(now time.Time, req *Request, tab *table, pl *pool, rows []*row, w weights) {
+	s.trace.begin(now, req, pl, rows, w)
+	s.tab = tab
+	s.lists = req.Blocks
+	if req.ByLoad {
+		s.lists = nil
+	}
+	s.steer = s.policy.cache && !req.ByLoad
+	s.left = len(rows)
+	s.pending = 0
+	if len(s.marks) < len(tab.rows) {
+		s.marks, s.stamp = make([]uint32, len(tab.rows)), 0
+	}
+}
+
+// mark starts a new set of marked rows.
+func (s *selection) mark() {
+	if s.stamp++; s.stamp == 0 {
+		clear(s.marks)
+		s.stamp = 1
+	}
+}
+
+func (s *selection) exclude(i int, why exclusion) {
+	s.why[i] = why
+	s.left--
+}
+
+// filter excludes what the request rules out, then what the breaker does. When
+// that leaves nothing but open circuits, all of these are eligible again:
+// a probably bad worker beats none (seed, Circuit breaker).
+func (s *selection) filter(now time.Time, req *Request) error {
+	if s.left == 0 {
+		return s.nobody()
+	}
+	if req.HasSubset || len(req.Subset) > 0 {
+		s.mark()
+		for _, end := range req.Subset {
+			for _, r := range s.tab.ends[end] {
+				s.marks[r.n] = s.stamp
+			}
+		}
+		s.keep(outside, true)
+		if s.left == 0 {
+			return fmt.Errorf("model %q: %w", s.pool.model, ErrNoEndpoint)
+		}
+	}
+	if len(req.Tried) > 0 {
+		s.mark()
+		for _, id := range req.Tried {
+			for _, r := range s.tab.ids[id] {
+				s.marks[r.n] = s.stamp
+			}
+		}
+		s.keep(tried, false)
+		if s.left == 0 {
+			return fmt.Errorf("model %q: %w: all were tried", s.pool.model, ErrNoWorker)
+		}
+	}
+	s.breakers(now)
+	return nil
+}
+
+// keep excludes the eligible rows whose mark is not as wanted.
+func (s *selection) keep(why exclusion, marked bool) {
+	for i, r := range s.rows {
+		if s.why[i] == eligible && (s.marks[r.n] == s.stamp) != marked {
+			s.exclude(i, why)
+		}
+	}
+}
+
+func (s *selection) breakers(now time.Time) {
+	for i, r := range s.rows {
+		if s.why[i] == eligible && !r.t.circuit.Allows(now) {
+			s.exclude(i, open)
+		}
+	}
+	if s.left == 0 {
+		s.reopen()
+	}
+}
+
+// reopen makes the rows with open circuits eligible.
+func (s *selection) reopen() {
+	s.allOpen = true
+	for i, why := range s.why {
+		if why == open {
+			s.why[i] = eligible
+			s.left++
+		}
+	}
+}
+
+// nobody says why a known model has no candidate.
+func (s *selection) nobody() error {
+	if pl := s.pool; pl.prefill > 0 || pl.decode > 0 {
+		return fmt.Errorf("model %q: %w: it has %d prefill and %d decode workers but no mixed one, and pairs are not dispatched",
+			pl.model, ErrNoWorker, pl.prefill, pl.decode)
+	}
+	return fmt.Errorf("model %q: %w: all %d are draining or dead", s.pool.model, ErrNoWorker, len(s.pool.rest))
+}
+
+// fill looks the prompt up and writes every column.
+func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
+	s.lookup(index)
+	in := &s.in
+	in.Unit = s.pool.unit
+	faint := faintest * in.Unit
+	for i, r := range s.rows {
+		t := r.t
+		if s.why[i] == eligible {
+			s.pending += float64(t.pending)
+			s.anyMode = s.anyMode || t.mode != kvindex.None
+		}
+		recent := t.recent * scale
+		if recent < faint {
+			recent = 0
+		}
+		in.Active[i] = float64(t.active())
+		in.Recent[i] = recent
+		in.Turn[i] = float64(t.turn)
+		in.Requests[i] = float64(t.requests)
+		in.Waiting[i] = float64(t.waiting)
+		in.Decoders[i] = float64(t.requests - t.pending)
+		in.Context[i] = float64(t.context)
+		in.Missing[i] = 0
+		if len(req.Images) > 0 {
+			in.Missing[i] = float64(t.images.missing(req.Images))
+		}
+		s.size[i], s.mode[i] = int32(t.size), t.mode
+	}
+	limit := s.herd()
+	for i, r := range s.rows {
+		s.overlap(i, r.t, limit)
+	}
+}
+
+// faintest is the recent charge, in blocks, that counts as none (Infera
+// kv_event_aware.py drops values below 1e-3).
+const faintest = 1e-3
+
+func (s *selection) lookup(index *kvindex.Index) {
+	s.total, s.anyHit, s.anyMode = 0, false, false
+	if len(s.scratch) < len(s.lists) {
+		s.scratch = append(s.scratch, make([]kvindex.Scratch, len(s.lists)-len(s.scratch))...)
+	}
+	for j := range s.lists {
+		b := &s.lists[j]
+		s.total = max(s.total, float64(len(b.Hashes)*b.Size))
+		if s.steer && len(b.Hashes) > 0 {
+			index.Lookup(b.Hashes, &s.scratch[j])
+		}
+	}
+}
+
+// A burst of requests with one new prefix must go together, yet not all to one
+// worker: the first pick predicts the prefix there, and at a high overlap weight
+// no load would ever outweigh it. So what is only promised by requests that have
+// no first token counts as a hit while the worker's share of such requests is
+// fair: up to herdFloor, or herdShare times the mean.
+const (
+	herdFloor = 4
+	herdShare = 1.5
+)
+
+// herd returns the number of pending requests from which a target's promises do
+// not count.
+func (s *selection) herd() int {
+	mean := s.pending / float64(max(1, s.left))
+	return max(herdFloor, int(math.Ceil(herdShare*mean)))
+}
+
+// overlap writes the columns Hit and Miss of row i. A worker whose block size is
+// unknown misses everything; it is not free (Infera defect P2).
+func (s *selection) overlap(i int, t *target, limit int) {
+	hit, size := 0, 0
+	s.promised[i] = 0
+	if j := listFor(s.lists, s.approx, t.size); s.steer && j >= 0 && len(s.lists[j].Hashes) > 0 {
+		b := &s.lists[j]
+		size = b.Size
+		depth := s.scratch[j].Depth(t.in)
+		hit = depth
+		if depth > 0 && t.pending >= limit {
+			hit = max(t.led.real(b.Hashes, depth), s.scratch[j].ExactDepth(t.in))
+			s.promised[i] = int32((depth - hit) * size)
+		}
+		s.anyHit = s.anyHit || depth > 0 && s.why[i] == eligible
+	}
+	s.in.Hit[i] = float64(hit * size)
+	s.in.Miss[i] = s.total - float64(hit*size)
+}
+
+// price adds up the terms of the policy.
+func (s *selection) price() {
+	s.cost = s.trace.price(s.cost)
+}
+
+// tieTolerance is the relative difference below which costs are equal: more than
+// the rounding of sums of tokens, less than any difference that is meant.
+const tieTolerance = 1e-9
+
+// choose returns the eligible row to take, with left > 0. Of equal costs a
+// candidate that holds part of the prompt wins, unless it has more in flight
+// than one that holds nothing (contract, infera.md §14.3); then the lower load;
+// what is still equal is spread by spin.
+func (s *selection) choose(spin func(n int) int) int {
+	if s.allOpen { // whichever fails fastest has the least load: rotate instead
+		s.cost = append(s.cost[:0], s.in.Turn...)
+	}
+	s.tied(s.cost)
+	if len(s.ties) > 1 && !s.allOpen {
+		s.preferWarm()
+		s.preferIdle()
+	}
+	if len(s.ties) == 1 {
+		return int(s.ties[0])
+	}
+	return int(s.ties[spin(len(s.ties))])
+}
+
+// tied sets ties to the eligible rows with the lowest cost.
+func (s *selection) tied(cost []float64) {
+	low := math.Inf(1)
+	for i, c := range cost {
+		if c < low && s.why[i] == eligible {
+			low = c
+		}
+	}
+	low += tolerance(low)
+	s.ties = s.ties[:0]
+	for i, c := range cost {
+		if c <= low && s.why[i] == eligible {
+			s.ties = append(s.ties, int32(i))
+		}
+	}
+}
+
+func tolerance(v float64) float64 { return tieTolerance * max(1, math.Abs(v)) }
+
+func (s *selection) preferWarm() {
+	if !s.anyHit {
+		return
+	}
+	in := &s.in
+	cold := math.Inf(1)
+	for _, i := range s.ties {
+		if in.Hit[i] == 0 {
+			cold = min(cold, in.Active[i])
+		}
+	}
+	warm := func(i int32) bool { return in.Hit[i] > 0 && in.Active[i] <= cold }
+	if slices.ContainsFunc(s.ties, warm) {
+		s.ties = slices.DeleteFunc(s.ties, func(i int32) bool { return !warm(i) })
+	}
+}
+
+func (s *selection) preferIdle() {
+	in := &s.in
+	low := math.Inf(1)
+	for _, i := range s.ties {
+		low = min(low, in.Active[i]+in.Recent[i])
+	}
+	low += tolerance(low)
+	s.ties = slices.DeleteFunc(s.ties, func(i int32) bool { return in.Active[i]+in.Recent[i] > low })
+}
+
+// acquire chooses until the chosen row's circuit lends a permit: between the
+// filter and here another request may have taken the probe.
+func (s *selection) acquire(now time.Time, spin func(n int) int) (int, breaker.Permit) {
+	for {
+		i := s.choose(spin)
+		circuit := s.rows[i].t.circuit
+		if s.allOpen {
+			return i, circuit.Force(now)
+		}
+		if permit, ok := circuit.Acquire(now); ok {
+			return i, permit
+		}
+		if s.exclude(i, open); s.left == 0 {
+			s.reopen()
+		}
+	}
+}
+
+// weightOf returns the configured overlap weight of a leg.
+func (c *Config) weightOf(role fleet.Role) float64 {
+	switch {
+	case role == fleet.Prefill && c.PrefillWeight != nil:
+		return *c.PrefillWeight
+	case role == fleet.Decode && c.DecodeWeight != nil:
+		return *c.DecodeWeight
+	}
+	return c.OverlapWeight
+}

@@ -1,0 +1,141 @@
+package picker
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pointsman/breaker"
+	"pointsman/kvindex"
+)
+
+// target is what the picker remembers of one target across snapshots: a worker,
+// or one rank of it. The picker's mutex guards it.
+type target struct {
+	circuit *breaker.Circuit
+	in      kvindex.Instance
+	size    int          // tokens per block: learned from events, else registered; 0 unknown
+	mode    kvindex.Mode // as last read
+
+	requests int    // in flight
+	pending  int    // of these, without a first token
+	turn     uint64 // number of the pick that last chose it
+	waiting  int64  // tokens to prefill for the pending ones
+	context  int64  // prompt tokens of the others
+	plain    int64  // tokens that requests without blocks stand for
+	plains   int64  // these requests
+	recent   float64
+	led      ledger
+
+	images images
+	key    string
+	role   string // label of picks
+	picks  prometheus.Counter
+	gone   bool // departed, with requests in flight
+}
+
+// active returns the tokens of distinct blocks in flight.
+func (t *target) active() int64 { return t.led.tokens + t.plain }
+
+// leg is the reservation of one request on one target.
+type leg struct {
+	t      *target
+	in     kvindex.Instance
+	node   *node // nil for a request without blocks
+	told   bool  // the index was told: node's hashes are those of the target's block size
+	permit breaker.Permit
+	plain  int64 // tokens it stands for without blocks
+	miss   int64 // tokens to prefill
+	prompt int64 // tokens of the prompt
+}
+
+// start takes the load of l.
+func (l *leg) start() {
+	t := l.t
+	t.requests++
+	t.pending++
+	t.waiting += l.miss
+	if l.node != nil {
+		l.node.pending++
+		return
+	}
+	t.plain += l.plain
+	t.plains++
+}
+
+// first turns l's load from waiting to decoding.
+func (l *leg) first() {
+	t := l.t
+	t.pending--
+	t.waiting -= l.miss
+	t.context += l.prompt
+	if l.node != nil {
+		l.node.pending--
+		l.node.real = len(l.node.hashes)
+	}
+}
+
+// stop gives back what start and first took.
+func (l *leg) stop(hadFirst bool, pool *nodePool) {
+	t := l.t
+	t.requests--
+	if hadFirst {
+		t.context -= l.prompt
+	} else {
+		t.pending--
+		t.waiting -= l.miss
+	}
+	if l.node == nil {
+		t.plain -= l.plain
+		t.plains--
+		return
+	}
+	if !hadFirst {
+		l.node.pending--
+	}
+	t.led.drop(l.node, pool)
+}
+
+// maxImages is how many images are remembered for a target (Infera
+// kv_event_aware.py: LRU of 256 for each route key).
+const maxImages = 256
+
+// images is the set of images that a target saw last. The zero value is empty.
+type images struct {
+	at    map[uint64]uint64 // when it was seen
+	clock uint64
+}
+
+// missing returns how many of keys are not in the set.
+func (m *images) missing(keys []uint64) (n int) {
+	for _, k := range keys {
+		if _, seen := m.at[k]; !seen {
+			n++
+		}
+	}
+	return n
+}
+
+// saw puts keys in the set, and the longest unseen ones out if it is full.
+func (m *images) saw(keys []uint64) {
+	if m.at == nil && len(keys) > 0 {
+		m.at = make(map[uint64]uint64, maxImages+1)
+	}
+	for _, k := range keys {
+		m.clock++
+		m.at[k] = m.clock
+		if len(m.at) > maxImages {
+			m.forgetOldest()
+		}
+	}
+}
+
+func (m *images) forgetOldest() {
+	oldest, key := m.clock+1, uint64(0)
+	for k, at := range m.at {
+		if at < oldest {
+			oldest, key = at, k
+		}
+	}
+	delete(m.at, key)
+}
+
+func (m *images) clear() { clear(m.at) }

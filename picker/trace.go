@@ -1,0 +1,120 @@
+package picker
+
+import (
+	"slices"
+	"time"
+
+	"pointsman/kvindex"
+	"pointsman/scorer"
+)
+
+// trace is all that one pick looked at and what came of it: enough to compute
+// every cost again. The ring keeps copies of it and reuses their memory.
+type trace struct {
+	at        time.Time
+	id        []byte
+	pool      *pool
+	rows      []*row
+	policy    *policy
+	weights   weights
+	retention Retention
+	tokens    int     // as the request said
+	total     float64 // in full blocks; what Hit and Miss add up to
+	approx    bool
+	byLoad    bool
+
+	in       scorer.Input
+	promised []int32 // tokens predicted there but, for fairness, not counted
+	size     []int32 // block sizes
+	mode     []kvindex.Mode
+	why      []exclusion
+	cost     []float64
+
+	chosen  int // -1 for none
+	allOpen bool
+	reason  string
+	err     error
+}
+
+// begin empties t for a pick among rows.
+func (t *trace) begin(now time.Time, req *Request, pl *pool, rows []*row, w weights) {
+	n := len(rows)
+	t.at, t.id = now, append(t.id[:0], req.ID[:min(len(req.ID), maxID)]...)
+	t.pool, t.rows, t.weights = pl, rows, w
+	t.retention, t.tokens, t.approx, t.byLoad = req.Retention, req.Tokens, req.Approx, req.ByLoad
+	t.total = 0
+	t.in.Resize(n)
+	t.promised = slices.Grow(t.promised[:0], n)[:n]
+	t.size = slices.Grow(t.size[:0], n)[:n]
+	t.mode = slices.Grow(t.mode[:0], n)[:n]
+	t.why = slices.Grow(t.why[:0], n)[:n]
+	clear(t.why)
+	t.cost = t.cost[:0]
+	t.chosen, t.allOpen, t.reason, t.err = -1, false, req.Reason, nil
+}
+
+// copyFrom makes t a copy of src in t's own memory. Costs are left out: they
+// follow from the columns.
+func (t *trace) copyFrom(src *trace) {
+	id, in, promised, size, mode, why, cost := t.id, t.in, t.promised, t.size, t.mode, t.why, t.cost
+	*t = *src
+	t.id = append(id[:0], src.id...)
+	in.CopyFrom(&src.in)
+	t.in = in
+	t.promised = append(promised[:0], src.promised...)
+	t.size = append(size[:0], src.size...)
+	t.mode = append(mode[:0], src.mode...)
+	t.why = append(why[:0], src.why...)
+	t.cost = cost[:0]
+}
+
+// price returns the cost of every row, in cost's memory.
+func (t *trace) price(cost []float64) []float64 {
+	n := t.in.Len()
+	cost = slices.Grow(cost[:0], n)[:n]
+	clear(cost)
+	for i := range t.policy.terms {
+		t.term(i, cost)
+	}
+	return cost
+}
+
+// term adds the i-th term of the policy to cost.
+func (t *trace) term(i int, cost []float64) {
+	term := &t.policy.terms[i]
+	if w := term.weight(t.weights); w != 0 {
+		term.score(&t.in, w, cost)
+	}
+}
+
+// ring keeps the last traces. The picker's mutex guards it.
+type ring struct {
+	slots []trace
+	next  int // where the next one goes
+	held  int
+}
+
+// keep adds a copy of t, in the memory of the oldest.
+func (r *ring) keep(t *trace) {
+	if len(r.slots) == 0 {
+		return
+	}
+	r.slots[r.next].copyFrom(t)
+	r.next = (r.next + 1) % len(r.slots)
+	r.held = min(r.held+1, len(r.slots))
+}
+
+// refused keeps a pick that found no worker.
+func (r *ring) refused(t *trace, err error) {
+	t.err = err
+	t.blank()
+	r.keep(t)
+}
+
+// blank zeroes the columns of a pick that ended before they were filled.
+func (t *trace) blank() {
+	t.in.Clear()
+	clear(t.promised)
+	clear(t.size)
+	clear(t.mode)
+}
