@@ -1,0 +1,71 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Config says what to run.
+type Config struct {
+	Bin   string // directory of the binaries epp, forwarder and simworker
+	Envoy string // path of the Envoy binary, see [FindEnvoy]
+	Dir   string // logs and data; "" makes a temporary directory, removed by a clean Close
+
+	Workers   []WorkerConfig
+	Bootstrap Bootstrap
+
+	Policy        string  // the EPP's --router-policy; "" is its default
+	OverlapWeight float64 // the EPP's --kv-overlap-weight; 0 is its default
+	EPPs          int     // replicas; 0 is one
+	EPPArgs       []string
+	ForwarderArgs []string
+
+	// Lease is how long etcd keeps a worker that was killed; 0 is Infera's 30 s.
+	Lease time.Duration
+	// EtcdDown leaves etcd stopped, and returns from Start when the processes
+	// run: nothing can be ready. Call Etcd.Start and then WaitReady.
+	EtcdDown bool
+}
+
+// WorkerConfig is one simulated engine.
+type WorkerConfig struct {
+	Model     string // "" is sim-model
+	Engine    string // vllm or sglang, which decides the events' encoding; "" is vllm
+	BlockSize int    // 0 is 16
+	Args      []string
+}
+
+// DefaultModel is the model that workers serve when they are not told.
+const DefaultModel = "sim-model"
+
+// MixedWorkers returns n workers of one model that speak the two engines' event
+// encodings in turn.
+func MixedWorkers(n int, args ...string) []WorkerConfig {
+	workers := make([]WorkerConfig, n)
+	for i := range workers {
+		workers[i] = WorkerConfig{Engine: [...]string{"vllm", "sglang"}[i%2], Args: args}
+	}
+	return workers
+}
+
+// maxWorkers is how many fit into a subnet's addresses.
+const maxWorkers = 200
+
+func (c *Config) validate() error {
+	var errs []error
+	for _, name := range []string{"epp", "forwarder", "simworker"} {
+		if _, err := os.Stat(filepath.Join(c.Bin, name)); err != nil {
+			errs = append(errs, fmt.Errorf("no %s in %s: run make build: %w", name, c.Bin, err))
+		}
+	}
+	if _, err := os.Stat(c.Envoy); err != nil {
+		errs = append(errs, fmt.Errorf("%w: run make tools: %w", ErrNoEnvoy, err))
+	}
+	if n := len(c.Workers); n == 0 || n > maxWorkers {
+		errs = append(errs, fmt.Errorf("%d workers: give 1 to %d", n, maxWorkers))
+	}
+	return errors.Join(errs...)
+}

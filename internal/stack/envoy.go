@@ -1,0 +1,178 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+
+	"pointsman/docs/envoy"
+)
+
+// Bootstrap chooses one of the sample Envoy configurations.
+type Bootstrap uint8
+
+// The two ways a gateway follows a pick.
+const (
+	OriginalDst  Bootstrap = iota // the endpoint in the header, whatever it is
+	OverrideHost                  // an endpoint of the list, with fallbacks
+)
+
+// String returns the name of the sample file, without its ending.
+func (b Bootstrap) String() string {
+	if b == OverrideHost {
+		return "override-host"
+	}
+	return "original-dst"
+}
+
+// Addresses is what a bootstrap is filled with; all are host:port.
+type Addresses struct {
+	Gateway string   // where clients connect
+	Admin   string   // Envoy's own pages
+	EPPs    []string // ext-proc servers
+	Workers []string // the forwarders, for [OverrideHost]
+}
+
+// YAML returns the sample bootstrap with its addresses replaced by a.
+func (b Bootstrap) YAML(a Addresses) ([]byte, error) {
+	sample := envoy.OriginalDst
+	if b == OverrideHost {
+		sample = envoy.OverrideHost
+	}
+	var doc map[string]any
+	if err := yaml.Unmarshal([]byte(sample), &doc); err != nil {
+		return nil, fmt.Errorf("bootstrap %s: %w", b, err)
+	}
+	err := errors.Join(
+		put(doc, a.Admin, "admin"),
+		put(doc, a.Gateway, "static_resources", "listeners", 0),
+		endpoints(doc, "epp", a.EPPs),
+	)
+	if b == OverrideHost {
+		err = errors.Join(err, endpoints(doc, "workers", a.Workers))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap %s: %w", b, err)
+	}
+	out, err := yaml.Marshal(doc)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap %s: %w", b, err)
+	}
+	return out, nil
+}
+
+// put sets the address of the object at path.
+func put(doc map[string]any, addr string, path ...any) error {
+	var node any = doc
+	for _, step := range path {
+		switch key := step.(type) {
+		case string:
+			node = asMap(node)[key]
+		case int:
+			list, ok := node.([]any)
+			if !ok || key >= len(list) {
+				return fmt.Errorf("the sample has nothing at %v", path)
+			}
+			node = list[key]
+		}
+	}
+	object := asMap(node)
+	if object == nil {
+		return fmt.Errorf("the sample has nothing at %v", path)
+	}
+	socket, err := socketAddress(addr)
+	object["address"] = socket
+	return err
+}
+
+// endpoints replaces the endpoints of the named cluster.
+func endpoints(doc map[string]any, cluster string, addrs []string) error {
+	list, ok := asMap(doc["static_resources"])["clusters"].([]any)
+	if !ok {
+		return errors.New("the sample has no clusters")
+	}
+	hosts := make([]any, 0, len(addrs))
+	for _, addr := range addrs {
+		socket, err := socketAddress(addr)
+		if err != nil {
+			return err
+		}
+		hosts = append(hosts, map[string]any{"endpoint": map[string]any{"address": socket}})
+	}
+	for _, item := range list {
+		c := asMap(item)
+		if c["name"] != cluster {
+			continue
+		}
+		c["load_assignment"] = map[string]any{
+			"cluster_name": cluster,
+			"endpoints":    []any{map[string]any{"lb_endpoints": hosts}},
+		}
+		return nil
+	}
+	return fmt.Errorf("the sample has no cluster %q", cluster)
+}
+
+func socketAddress(addr string) (map[string]any, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w", addr, err)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w", addr, err)
+	}
+	return map[string]any{"socket_address": map[string]any{"address": host, "port_value": number}}, nil
+}
+
+// asMap returns v as an object, nil if it is none. Reading a nil map is fine.
+func asMap(v any) map[string]any {
+	m, _ := v.(map[string]any)
+	return m
+}
+
+// ErrNoEnvoy says that the pinned Envoy is not there.
+var ErrNoEnvoy = errors.New("no Envoy")
+
+// EnvoyVersion is the release that tools/fetch-envoy puts into .tools/.
+const EnvoyVersion = "1.40.0"
+
+// FindEnvoy returns the path of Envoy below the checkout at root, or of
+// $POINTSMAN_ENVOY when that is set. The error says how to get it.
+func FindEnvoy(root string) (string, error) {
+	path := os.Getenv("POINTSMAN_ENVOY")
+	if path == "" {
+		path = filepath.Join(root, ".tools", "envoy-"+EnvoyVersion, "envoy")
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("%w at %s: run make tools (or tools/fetch-envoy), which needs the network once", ErrNoEnvoy, path)
+	}
+	return path, nil
+}
+
+// writeBootstrap writes the filled-in bootstrap into dir and returns its path.
+func writeBootstrap(dir string, b Bootstrap, a Addresses) (string, error) {
+	config, err := b.YAML(a)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "envoy.yaml")
+	if err := os.WriteFile(path, config, 0o600); err != nil {
+		return "", fmt.Errorf("bootstrap: %w", err)
+	}
+	return path, nil
+}
+
+// envoyArgs is Envoy's command line. Several Envoys on one machine must not share
+// hot-restart memory.
+func envoyArgs(binary, config string) []string {
+	return []string{
+		binary, "-c", config,
+		"--concurrency", "1", "--disable-hot-restart", "--log-level", "warning",
+	}
+}

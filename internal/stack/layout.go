@@ -1,0 +1,141 @@
+package stack
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// Hosts of a subnet, and the ports that are the same on every host.
+const (
+	gatewayHost = 1
+	etcdHost    = 2
+	firstEPP    = 3
+	firstWorker = 10
+
+	gatewayPort = "8080"
+	envoyAdmin  = "9901"
+	grpcPort    = "9002"
+	healthPort  = "9003"
+	metricsPort = "9090"
+	enginePort  = "30000"
+	controlPort = "30001"
+	eventsPort  = "20000"
+	replayPort  = "20100"
+	forwardPort = "8000"
+)
+
+// replayOffset is what the EPP is told of the two ports above.
+const replayOffset = "100"
+
+// EPP is one endpoint picker.
+type EPP struct {
+	Service
+
+	GRPC   string // host:port of ext-proc
+	Health string // host:port of gRPC health
+	Admin  string // http://host:port of metrics, health and debug pages
+}
+
+// Worker is one simulated engine and the forwarder beside it.
+type Worker struct {
+	ID     string // as registered: host:port of the engine
+	Config WorkerConfig
+
+	Engine    Service
+	Forwarder Service
+
+	URL            string // http://host:port of the engine
+	Control        string // http://host:port of the engine's receipts and faults
+	Destination    string // host:port of the forwarder
+	ForwarderURL   string // http:// and Destination
+	ForwarderAdmin string // http://host:port of the forwarder's metrics and debug pages
+}
+
+// newEPP describes replica i; nothing runs yet.
+func (s *Stack) newEPP(i int) *EPP {
+	host := s.net.addr(firstEPP + i)
+	e := &EPP{
+		GRPC: host + ":" + grpcPort, Health: host + ":" + healthPort,
+		Admin: "http://" + host + ":" + metricsPort,
+	}
+	args := []string{
+		filepath.Join(s.cfg.Bin, "epp"),
+		"--host", host, "--grpc-port", grpcPort, "--grpc-health-port", healthPort, "--metrics-port", metricsPort,
+		"--destination-port", forwardPort, "--secure-serving=false",
+		"--discovery-backend", "etcd", "--etcd-endpoint", s.Etcd.Endpoint,
+		"--kv-event-transport", "zmq", "--kv-replay-port-offset", replayOffset,
+		"--log-level", "debug",
+	}
+	if s.cfg.Policy != "" {
+		args = append(args, "--router-policy", s.cfg.Policy)
+	}
+	if s.cfg.OverlapWeight != 0 {
+		args = append(args, "--kv-overlap-weight", strconv.FormatFloat(s.cfg.OverlapWeight, 'g', -1, 64))
+	}
+	e.Name, e.dir = "epp-"+strconv.Itoa(i), s.Dir
+	e.argv = append(args, s.cfg.EPPArgs...)
+	e.ready = grpcServing(e.Health, "readiness")
+	return e
+}
+
+// newWorker describes worker i; nothing runs yet.
+func (s *Stack) newWorker(i int, cfg WorkerConfig) *Worker {
+	if cfg.Model == "" {
+		cfg.Model = DefaultModel
+	}
+	if cfg.Engine == "" {
+		cfg.Engine = "vllm"
+	}
+	if cfg.BlockSize == 0 {
+		cfg.BlockSize = 16
+	}
+	host := s.net.addr(firstWorker + i)
+	w := &Worker{
+		ID: host + ":" + enginePort, Config: cfg,
+		URL: "http://" + host + ":" + enginePort, Control: "http://" + host + ":" + controlPort,
+		Destination: host + ":" + forwardPort, ForwarderURL: "http://" + host + ":" + forwardPort,
+		ForwarderAdmin: "http://" + host + ":" + metricsPort,
+	}
+	w.Engine.Name, w.Engine.dir = "worker-"+strconv.Itoa(i), s.Dir
+	w.Engine.argv = append(s.engineArgs(host, cfg), cfg.Args...)
+	w.Engine.ready = httpOK(s.client, w.URL+"/health")
+
+	w.Forwarder.Name, w.Forwarder.dir = "forwarder-"+strconv.Itoa(i), s.Dir
+	w.Forwarder.argv = append([]string{
+		filepath.Join(s.cfg.Bin, "forwarder"),
+		"--host", host, "--port", forwardPort, "--metrics-port", metricsPort, "--router-mode", "direct",
+		"--discovery-backend", "etcd", "--etcd-endpoint", s.Etcd.Endpoint,
+		"--request-transport", "http", "--kv-event-transport", "zmq", "--kv-replay-port-offset", replayOffset,
+		"--log-level", "debug",
+	}, s.cfg.ForwarderArgs...)
+	w.Forwarder.ready = httpOK(s.client, w.ForwarderURL+"/ready")
+	return w
+}
+
+// engineArgs is simworker's command line.
+func (s *Stack) engineArgs(host string, cfg WorkerConfig) []string {
+	lease := s.cfg.Lease
+	if lease == 0 {
+		lease = 30 * time.Second
+	}
+	return []string{
+		filepath.Join(s.cfg.Bin, "simworker"),
+		"--host", host, "--port", enginePort, "--control-port", controlPort,
+		"--model", cfg.Model, "--engine", cfg.Engine, "--block-size", strconv.Itoa(cfg.BlockSize),
+		"--kv-events-port", eventsPort, "--kv-replay-port", replayPort,
+		"--etcd-endpoint", s.Etcd.Endpoint, "--etcd-ttl", lease.String(),
+	}
+}
+
+// envoyReady is a probe of Envoy's admin page.
+func (s *Stack) envoyReady() func(context.Context) error {
+	return httpOK(s.client, s.AdminURL+"/ready")
+}
+
+// newHTTPClient returns a client for probes: no proxies, nothing kept open.
+func newHTTPClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+}
