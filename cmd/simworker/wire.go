@@ -1,0 +1,159 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"pointsman/fleet"
+	"pointsman/internal/simengine"
+)
+
+// options is what the command line says.
+type options struct {
+	engine simengine.Config
+	level  slog.Level
+}
+
+// names are the flags whose values need a translation.
+type names struct {
+	discovery, engine, role, transport, level, fault string
+	decodeMS, delayMS, drainS, ttlS                  float64
+}
+
+// parse reads the command line. It returns pflag.ErrHelp after printing help.
+func parse(args []string, out io.Writer) (options, error) {
+	o := options{engine: simengine.DefaultConfig()}
+	var n names
+	fs := pflag.NewFlagSet("simworker", pflag.ContinueOnError)
+	fs.SetOutput(out)
+	fs.SortFlags = false
+	fs.Usage = func() { usage(out, fs) }
+	bind(fs, &o.engine, &n)
+	if err := fs.Parse(args); err != nil {
+		return options{}, err
+	}
+	if fs.NArg() > 0 {
+		return options{}, fmt.Errorf("unexpected argument %q: see --help", fs.Arg(0))
+	}
+	return o, n.apply(&o)
+}
+
+// bind names the fields of c.
+func bind(fs *pflag.FlagSet, c *simengine.Config, n *names) {
+	fs.StringVar(&c.Host, "host", c.Host, "address to bind; 0.0.0.0 for every one")
+	fs.IntVar(&c.Port, "port", c.Port, "HTTP port; 0 picks a free one")
+	fs.IntVar(&c.ControlPort, "control-port", c.ControlPort, "port for /receipts and /control that no fault touches; -1 for none")
+	fs.StringVar(&n.level, "log-level", "info", "debug, info, warn or error")
+
+	fs.StringVar(&c.Model, "model", c.Model, "served model name")
+	fs.StringSliceVar(&c.LoRA, "lora", nil, "adapters served under their own names")
+	fs.StringVar(&n.engine, "engine", string(c.Engine), "vllm, sglang or atom: decides the KV event encoding")
+	fs.StringVar(&n.role, "disaggregation-mode", c.Role.String(), "mixed, prefill or decode")
+	fs.StringVar(&c.APIKey, "api-key", "", "bearer token demanded under /v1")
+	fs.IntVar(&c.MaxModelLen, "max-model-len", c.MaxModelLen, "tokens of prompt plus output")
+	fs.BoolVar(&c.BOS, "bos", c.BOS, "the tokenizer adds a begin-of-text token to plain prompts")
+	fs.IntVar(&c.OutputTokens, "output-tokens", c.OutputTokens, "mean output length when a request sets none")
+	fs.Uint64Var(&c.Seed, "seed", 0, "seed of the engine's block hashes and of chance; 0 draws one")
+
+	fs.IntVar(&c.Cache.BlockSize, "block-size", c.Cache.BlockSize, "tokens per KV block")
+	fs.IntVar(&c.Cache.Capacity, "kv-capacity-blocks", c.Cache.Capacity, "KV blocks")
+	fs.Float64Var(&c.Time.PrefillRate, "prefill-tokens-per-s", c.Time.PrefillRate, "prompt tokens computed per second")
+	fs.Float64Var(&n.decodeMS, "decode-ms-per-step", ms(c.Time.DecodeStep), "milliseconds per step")
+	fs.IntVar(&c.Time.ChunkTokens, "max-num-batched-tokens", c.Time.ChunkTokens, "tokens per step, prefill and decode together")
+	fs.IntVar(&c.Time.MaxSeqs, "max-num-seqs", c.Time.MaxSeqs, "sequences that run at once")
+	fs.Float64Var(&c.Time.Scale, "time-scale", c.Time.Scale, "simulated seconds per real second")
+
+	fs.IntVar(&c.KV.Port, "kv-events-port", c.KV.Port, "ZMQ PUB port; 0 picks a free one, -1 publishes nothing")
+	fs.IntVar(&c.KV.ReplayPort, "kv-replay-port", c.KV.ReplayPort, "ZMQ ROUTER port for replay; 0 picks a free one, -1 for none")
+	fs.IntVar(&c.KV.Buffer, "kv-replay-buffer", c.KV.Buffer, "event batches kept for replay")
+	fs.Float64Var(&c.KV.Loss, "event-loss", c.KV.Loss, "share of event batches that are not sent, 0 to 1")
+	fs.Float64Var(&n.delayMS, "event-delay-ms", ms(c.KV.Delay), "how late event batches are sent")
+
+	fs.StringVar(&n.discovery, "discovery-backend", "none", "etcd or none")
+	fs.StringVar(&c.Etcd.Endpoint, "etcd-endpoint", "127.0.0.1:2379", "host, host:port or URL")
+	fs.StringVar(&c.Etcd.Prefix, "etcd-prefix", c.Etcd.Prefix, "key prefix")
+	fs.Float64Var(&n.ttlS, "etcd-lease-ttl-s", c.Etcd.TTL.Seconds(), "lease, whole seconds")
+	fs.StringVar(&c.AdvertiseHost, "advertise-host", "", "registered host; empty takes --host")
+	fs.StringVar(&n.transport, "request-transport", "http", "http")
+	fs.StringVar(&c.ForwarderEndpoint, "forwarder-endpoint", "", "host:port of this worker's forwarder, registered beside Infera's fields")
+	fs.Float64Var(&n.drainS, "drain-timeout", c.DrainTimeout.Seconds(), "seconds that SIGTERM waits for running requests")
+
+	fs.IntVar(&c.ReceiptsLimit, "receipts-limit", c.ReceiptsLimit, "receipts kept")
+	fs.StringVar(&n.fault, "fault", "ok", "fault mode at start, see below")
+}
+
+// apply translates the values that are not plain.
+func (n *names) apply(o *options) error {
+	c := &o.engine
+	var errs []error
+	switch n.discovery {
+	case "etcd":
+	case "none":
+		c.Etcd.Endpoint = ""
+	default:
+		errs = append(errs, fmt.Errorf("--discovery-backend %q: give etcd or none", n.discovery))
+	}
+	switch c.Engine = fleet.Engine(n.engine); c.Engine {
+	case fleet.VLLM, fleet.SGLang, fleet.ATOM:
+	default:
+		errs = append(errs, fmt.Errorf("--engine %q: give vllm, sglang or atom", n.engine))
+	}
+	role, err := roleNamed(n.role)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	c.Role = role
+	if n.transport != "http" {
+		errs = append(errs, fmt.Errorf("--request-transport %q: only http is served", n.transport))
+	}
+	if err := o.level.UnmarshalText([]byte(n.level)); err != nil {
+		errs = append(errs, fmt.Errorf("--log-level %q: give debug, info, warn or error", n.level))
+	}
+	c.Time.DecodeStep = scaled(n.decodeMS, time.Millisecond)
+	c.KV.Delay = scaled(n.delayMS, time.Millisecond)
+	c.Etcd.TTL = scaled(n.ttlS, time.Second)
+	c.DrainTimeout = scaled(n.drainS, time.Second)
+	c.Fault.Mode = n.fault
+	return errors.Join(append(errs, c.Validate())...)
+}
+
+func roleNamed(s string) (fleet.Role, error) {
+	for _, r := range []fleet.Role{fleet.Mixed, fleet.Prefill, fleet.Decode} {
+		if r.String() == s {
+			return r, nil
+		}
+	}
+	return fleet.Mixed, fmt.Errorf("--disaggregation-mode %q: give mixed, prefill or decode", s)
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func scaled(v float64, unit time.Duration) time.Duration { return time.Duration(v * float64(unit)) }
+
+// usage prints help.
+func usage(w io.Writer, fs *pflag.FlagSet) {
+	_, _ = fmt.Fprintf(w, `simworker is a simulated vLLM or SGLang worker.
+
+It serves /v1/chat/completions, /v1/completions, /v1/messages, /v1/embeddings,
+/v1/models, /tokenize, /health and /metrics; publishes KV events over ZMQ;
+registers in etcd. GET /receipts says what it did, POST /control/fault
+{"mode","count","probability","for_ms"} and the request header %s make it
+misbehave, POST /control/clear-cache empties its cache, GET /control/info
+describes it (so does the line of JSON on stdout at start).
+
+Flags:
+%s
+Fault modes:
+%s`, simengine.FaultHeader, fs.FlagUsages(), simengine.FaultHelp())
+}
+
+// announce prints the worker's description as one line of JSON.
+func announce(w io.Writer, e *simengine.Engine) error {
+	return json.NewEncoder(w).Encode(e.Info())
+}
