@@ -3,7 +3,9 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -57,6 +59,9 @@ type Store struct {
 	changed atomic.Pointer[chan struct{}]
 	fresh   atomic.Int64 // unix nanoseconds of the last proof that the source is in step; 0 for never
 	lost    atomic.Bool
+
+	mu      sync.Mutex
+	skipped map[string]uint64 // guarded by mu
 }
 
 var empty = new(Snapshot)
@@ -98,6 +103,13 @@ func (s *Store) Staleness(now time.Time) (age time.Duration, ok bool) {
 
 // Connected reports whether the source last said that it is in step.
 func (s *Store) Connected() bool { return s.fresh.Load() != 0 && !s.lost.Load() }
+
+// Skipped returns how many records the source could not use, by reason.
+func (s *Store) Skipped() map[string]uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.skipped)
+}
 
 // Run applies src's changes until ctx is done. It is the only writer.
 func (s *Store) Run(ctx context.Context, src Source) error {
@@ -181,6 +193,17 @@ func (f *Feed) Fresh(at time.Time) {
 
 // Lost says that the source is out of touch. The last known fleet stays.
 func (f *Feed) Lost() { f.store.lost.Store(true) }
+
+// Skip counts a record that the source could not use. reason is one of a fixed
+// set: it becomes a metric's label. The source says in its log which record.
+func (f *Feed) Skip(reason string) {
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	if f.store.skipped == nil {
+		f.store.skipped = make(map[string]uint64)
+	}
+	f.store.skipped[reason]++
+}
 
 // Same reports whether two records say the same of a worker.
 func Same(a, b *Worker) bool {
