@@ -1,0 +1,77 @@
+package extproc
+
+import "google.golang.org/grpc/mem"
+
+// maxPrealloc caps what a content-length may make us reserve before a byte has
+// come.
+const maxPrealloc = 1 << 20
+
+// gather collects a request body as its chunks arrive. A body that comes in one
+// chunk is kept where it was received; more are copied behind each other, since
+// the scanner needs contiguous bytes.
+type gather struct {
+	pool   *bufferPool
+	buf    mem.Buffer // holds the one chunk so far; nil when there is none or all is set
+	from   int        // where the chunk starts in buf
+	size   int        // bytes gathered
+	all    *[]byte    // the chunks in one pooled buffer; nil while buf serves
+	expect int        // content-length, 0 when unknown
+}
+
+// add takes the body of m, which keeps its own buffer.
+func (g *gather) add(m *message) {
+	if len(m.body) == 0 {
+		return
+	}
+	if g.size == 0 {
+		m.buf.Ref()
+		g.buf, g.from, g.size = m.buf, m.bodyAt, len(m.body)
+		return
+	}
+	if g.all == nil {
+		g.all = g.pool.Get(max(g.size+len(m.body), min(g.expect, maxPrealloc)))
+		*g.all = append((*g.all)[:0], g.buf.ReadOnlyData()[g.from:g.from+g.size]...)
+		g.buf.Free()
+		g.buf = nil
+	}
+	if need := g.size + len(m.body); need > cap(*g.all) {
+		grown := g.pool.Get(max(need, 2*cap(*g.all)))
+		*grown = append((*grown)[:0], *g.all...)
+		g.pool.Put(g.all)
+		g.all = grown
+	}
+	*g.all = append(*g.all, m.body...)
+	g.size += len(m.body)
+}
+
+// bytes returns the body gathered so far. It is valid until the next call of
+// another method.
+func (g *gather) bytes() []byte {
+	switch {
+	case g.all != nil:
+		return *g.all
+	case g.buf != nil:
+		return g.buf.ReadOnlyData()[g.from : g.from+g.size]
+	}
+	return nil
+}
+
+// take returns the body as buf[from:to] and forgets it: the caller frees buf.
+func (g *gather) take() (buf mem.Buffer, from, to int) {
+	buf, from, to = g.buf, g.from, g.from+g.size
+	switch {
+	case g.all != nil:
+		buf, from, to = mem.NewBuffer(g.all, g.pool), 0, g.size
+	case g.buf == nil:
+		buf = mem.SliceBuffer(nil)
+	}
+	g.buf, g.all, g.size, g.from = nil, nil, 0, 0
+	return buf, from, to
+}
+
+// reset gives back what is held.
+func (g *gather) reset() {
+	buf, _, _ := g.take()
+	buf.Free()
+	g.expect = 0
+}

@@ -1,0 +1,88 @@
+package extproc
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config is the ext-proc server's tuning.
+type Config struct {
+	// MaxBody is the largest request body in bytes; over it the request is
+	// refused with 413 while its chunks still arrive. Default 32 MiB.
+	MaxBody int
+	// MaxMessage is the largest gRPC message in bytes. Envoy may send a whole
+	// body in one, so it must exceed MaxBody. Default 64 MiB.
+	MaxMessage int
+	// ChunkSize is the largest piece of a body in one answer, in bytes. Some
+	// data planes take no more than 64 KB. Default 62000, as the protocol's
+	// reference implementation uses.
+	ChunkSize int
+	// MaxInFlight is how many requests may be open at once; over it they are
+	// refused with 429. 0, the default, is no limit.
+	MaxInFlight int
+	// DestinationPort is the forwarders' port where a worker's record names no
+	// endpoint. Default 8000.
+	DestinationPort int
+	// ClearRouteCache asks Envoy to select the route again after the routing
+	// headers are set. Needed only where a route matches on them; otherwise it
+	// may re-roll a weighted choice of pools. Default false.
+	ClearRouteCache bool
+
+	// Secure serves TLS on the main port. Default true.
+	Secure bool
+	// CertFile and KeyFile are a PEM certificate chain and its key, read again
+	// when either changes. Both empty, the default, is a self-signed certificate
+	// made in memory.
+	CertFile, KeyFile string
+
+	// DrainDelay is how long the server says NOT_SERVING and still takes
+	// requests, before it closes: load balancers need that to look away.
+	// Default 5 s.
+	DrainDelay time.Duration
+	// DrainTimeout is how long, after DrainDelay, open streams may take to end
+	// before they are cut; 0 cuts them at once. Default 300 s.
+	DrainTimeout time.Duration
+	// ReadyInterval is how often readiness is asked for on behalf of health
+	// watchers. Default 500 ms.
+	ReadyInterval time.Duration
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{
+		MaxBody:         32 << 20,
+		MaxMessage:      64 << 20,
+		ChunkSize:       62000,
+		DestinationPort: 8000,
+		Secure:          true,
+		DrainDelay:      5 * time.Second,
+		DrainTimeout:    300 * time.Second,
+		ReadyInterval:   500 * time.Millisecond,
+	}
+}
+
+// messageOverhead is room for what surrounds a body in its message.
+const messageOverhead = 64 << 10
+
+// Validate reports every fault of c.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(c.MaxBody > 0, "max body %d: must be at least 1 byte", c.MaxBody)
+	check(c.MaxMessage >= c.MaxBody+messageOverhead,
+		"max message %d: must exceed max body %d by %d, since a whole body may come in one message", c.MaxMessage, c.MaxBody, messageOverhead)
+	check(c.ChunkSize > 0, "chunk size %d: must be at least 1 byte", c.ChunkSize)
+	check(c.MaxInFlight >= 0, "max in flight %d: must be 0 (no limit) or more", c.MaxInFlight)
+	check(c.DestinationPort > 0 && c.DestinationPort < 1<<16, "destination port %d: must be 1 to 65535", c.DestinationPort)
+	check((c.CertFile == "") == (c.KeyFile == ""), "certificate %q and key %q: give both or none", c.CertFile, c.KeyFile)
+	check(c.Secure || c.CertFile == "", "certificate %q: given, but secure serving is off", c.CertFile)
+	check(c.DrainDelay >= 0, "drain delay %v: must not be negative", c.DrainDelay)
+	check(c.DrainTimeout >= 0, "drain timeout %v: must not be negative", c.DrainTimeout)
+	check(c.ReadyInterval > 0, "ready interval %v: must be positive", c.ReadyInterval)
+	return errors.Join(errs...)
+}

@@ -1,0 +1,202 @@
+package extproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+
+	"pointsman/breaker"
+	"pointsman/picker"
+	"pointsman/prompt"
+)
+
+// exchange is the conversation about one HTTP request. A transport gives it
+// messages in order and sends the answers it leaves in out, also in order.
+type exchange struct {
+	s   *Server
+	out []answer // to be sent, oldest first; the transport empties it
+
+	configured   bool
+	requestMode  bodyMode
+	responseMode bodyMode
+
+	// The request.
+	api      prompt.Kind
+	method   []byte // scratch
+	id       string // x-request-id; "" for none
+	encoding http.Header
+	subset   subset
+	body     gather
+	held     bool // the headers answer waits for the end of the body
+	open     bool // a BUFFERED body is awaited
+
+	// The pick.
+	scan   prompt.Request
+	prep   prompt.Prepared
+	req    picker.Request
+	sizes  []int
+	dec    picker.Decision
+	picked bool // dec is a reservation not given back yet
+	route  route
+
+	// The response.
+	status    int  // 0 until response headers came
+	ours      bool // the picked worker served it, as far as can be known
+	first     bool // a first token was seen
+	encoded   bool // the body is compressed
+	outcome   breaker.Outcome
+	tail      *tail // the body's last bytes
+	bytesOut  int
+	responded bool // the response's end was seen
+	refused   int  // status we answered ourselves; 0 for none
+}
+
+// start makes x ready for a request.
+func (x *exchange) start() {
+	x.requestMode, x.responseMode = modeFullDuplex, modeFullDuplex
+}
+
+// on takes one message and appends its answers to x.out. It reports whether the
+// exchange goes on; false means that the stream ends once out is sent. It never
+// panics: a bug ends this request alone, with 500.
+func (x *exchange) on(ctx context.Context, m *message) (goesOn bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			x.s.metrics.panics.Inc()
+			x.s.log.LogAttrs(ctx, slog.LevelError, "request ended by a bug",
+				slog.String("request_id", x.id), slog.Any("error", p), slog.String("stack", string(debug.Stack())))
+			x.refuse(ctx, internalError())
+			goesOn = false
+		}
+	}()
+	err := x.dispatch(ctx, m)
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil: // nobody is there to be answered
+		return false
+	}
+	x.refuse(ctx, err)
+	return false
+}
+
+func (x *exchange) dispatch(ctx context.Context, m *message) error {
+	if m.err != nil {
+		return x.malformed(ctx, m.err)
+	}
+	if m.configured && !x.configured {
+		x.configured, x.requestMode, x.responseMode = true, known(m.requestMode), known(m.responseMode)
+	}
+	switch m.kind {
+	case kindRequestHeaders:
+		return x.requestHeaders(ctx, m)
+	case kindRequestBody:
+		return x.requestBody(ctx, m)
+	case kindRequestTrailers:
+		return x.requestTrailers(ctx, m)
+	case kindResponseHeaders:
+		return x.responseHeaders(ctx, m)
+	case kindResponseBody:
+		x.responseBody(m)
+	case kindResponseTrailers:
+		x.push(x.s.asm.same(m.kind))
+		x.responseEnd()
+	case kindNone: // of a later protocol; nothing to answer
+	}
+	return nil
+}
+
+// known takes a mode of a later protocol for the one that demands most of us.
+func known(m bodyMode) bodyMode {
+	if m < modeNone || m > modeFullDuplex {
+		return modeFullDuplex
+	}
+	return m
+}
+
+func (x *exchange) push(a answer) { x.out = append(x.out, a) }
+
+// malformed makes an unreadable message a refusal and tells the operator: the
+// gateway is at fault, not the client.
+func (x *exchange) malformed(ctx context.Context, err error) error {
+	x.s.metrics.malformed.Inc()
+	x.s.log.LogAttrs(ctx, slog.LevelWarn, "malformed message from the gateway",
+		slog.String("request_id", x.id), slog.Any("error", err))
+	return internalError()
+}
+
+// refuse answers the request with err, in place of anything not sent yet.
+func (x *exchange) refuse(ctx context.Context, err error) {
+	r := refuse(err)
+	for i := range x.out {
+		x.out[i].data.Free()
+	}
+	x.out = x.out[:0]
+	x.refused = r.status
+	x.s.metrics.refuse(r.status)
+	level := slog.LevelDebug
+	if r.status == http.StatusInternalServerError {
+		level = slog.LevelError
+	}
+	x.s.log.LogAttrs(ctx, level, "request refused",
+		slog.String("request_id", x.id), slog.Int("status", r.status), slog.String("code", r.code), slog.Any("error", err))
+	a, err := r.answer(x.api == prompt.Messages)
+	if err != nil {
+		x.s.log.LogAttrs(ctx, slog.LevelError, "refusal could not be encoded", slog.Any("error", err))
+		return
+	}
+	x.push(a)
+}
+
+// release gives the reservation back, once.
+func (x *exchange) release() {
+	if x.picked {
+		x.picked = false
+		x.dec.Done(x.s.now(), x.outcome)
+	}
+}
+
+// maxKeptAnswers bounds the memory that an idle exchange keeps: more answers
+// than this come only with bodies of megabytes.
+const maxKeptAnswers = 64
+
+// end closes the exchange when its stream has ended, however it did, and leaves
+// it empty for the next.
+func (x *exchange) end() {
+	x.release()
+	m := x.s.metrics
+	m.bytesOut.Add(float64(x.bytesOut))
+	switch {
+	case x.refused != 0:
+		m.end(endRefused, x.refused)
+	case x.responded:
+		m.end(endComplete, x.status)
+	case x.responseMode == modeNone:
+		m.end(endUnobserved, x.status)
+	default:
+		m.end(endAborted, x.status)
+	}
+	for i := range x.out {
+		x.out[i].data.Free()
+	}
+	x.body.reset()
+	x.subset.reset()
+	x.scan.Reset()
+	x.tail.n = 0
+	if cap(x.out) > maxKeptAnswers {
+		x.out = nil
+	}
+	*x = exchange{
+		s: x.s, out: x.out[:0], tail: x.tail, method: x.method[:0], subset: x.subset, body: x.body,
+		scan: x.scan, prep: x.prep, sizes: x.sizes[:0],
+		route: route{destination: x.route.destination[:0], rank: x.route.rank[:0]},
+	}
+}
+
+// String says where the exchange is, for tests and debugging.
+func (x *exchange) String() string {
+	return fmt.Sprintf("exchange(%s held=%t picked=%t status=%d)", x.api, x.held, x.picked, x.status)
+}

@@ -1,0 +1,62 @@
+package extproc
+
+// Header names of the Endpoint Picker Protocol (Gateway API Inference Extension,
+// proposal 004) and of Infera's direct mode (Infera infera/router/direct.py).
+const (
+	// HeaderDestination carries host:port of the picked worker's forwarder.
+	HeaderDestination = "x-gateway-destination-endpoint"
+	// HeaderServed names, in response metadata, the endpoint that really served.
+	HeaderServed = "x-gateway-destination-endpoint-served"
+	// HeaderSubset names the endpoints that a pick is confined to.
+	HeaderSubset = "x-gateway-destination-endpoint-subset"
+	// HeaderWorker carries the ID of the picked (decode or mixed) worker.
+	HeaderWorker = "x-worker-instance-id"
+	// HeaderPrefill carries the ID of the picked prefill worker of a pair.
+	HeaderPrefill = "x-prefill-instance-id"
+	// HeaderRank carries the data-parallel rank of the picked worker.
+	HeaderRank = "x-data-parallel-rank"
+	// HeaderFairness, HeaderObjective and HeaderRewrite are inputs of the
+	// protocol that are not meant for workers.
+	HeaderFairness  = "x-gateway-inference-fairness-id"
+	HeaderObjective = "x-gateway-inference-objective"
+	HeaderRewrite   = "x-gateway-model-name-rewrite"
+)
+
+// Metadata namespaces of the protocol.
+const (
+	namespaceLB       = "envoy.lb"
+	namespaceSubset   = "envoy.lb.subset_hint"
+	namespaceExtProc  = "envoy.filters.http.ext_proc"
+	attributeUpstream = "upstream.address"
+)
+
+// routed is which of the routing headers an answer sets.
+type routed uint8
+
+const (
+	routedWorker routed = 1 << iota
+	routedPrefill
+	routedRank
+)
+
+// controlHeader is a header that no client's copy of may reach a worker.
+type controlHeader struct {
+	name string
+	set  routed // the answer sets it itself when this bit is on
+}
+
+// controlHeaders returns the headers removed from every request unless set.
+// A client's copy would steer the gateway or a forwarder (Infera defect P15).
+func controlHeaders() [9]controlHeader {
+	return [9]controlHeader{
+		{HeaderDestination, routedWorker},
+		{HeaderWorker, routedWorker},
+		{HeaderPrefill, routedPrefill},
+		{HeaderRank, routedRank},
+		{HeaderServed, 0},
+		{HeaderSubset, 0},
+		{HeaderFairness, 0},
+		{HeaderObjective, 0},
+		{HeaderRewrite, 0},
+	}
+}

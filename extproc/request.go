@@ -1,0 +1,235 @@
+package extproc
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"pointsman/fleet"
+	"pointsman/picker"
+	"pointsman/prompt"
+)
+
+func (x *exchange) requestHeaders(ctx context.Context, m *message) error {
+	if err := x.readRequestHeaders(m.headers); err != nil {
+		return x.malformed(ctx, err)
+	}
+	if err := x.subset.observe(m.metadata); err != nil {
+		return x.malformed(ctx, err)
+	}
+	if limit := x.s.cfg.MaxInFlight; limit > 0 && x.s.metrics.open.Load() > int64(limit) {
+		return tooMany()
+	}
+	if m.eos {
+		return x.answerBodiless(ctx)
+	}
+	switch x.requestMode {
+	case modeBuffered, modeBufferedPartial:
+		x.open = true
+		x.push(x.s.asm.route(answerRequestHeaders, &route{}))
+	case modeStreamed, modeNone:
+		if err := x.pickUnseen(); err != nil {
+			return err
+		}
+		x.push(x.s.asm.route(answerRequestHeaders, &x.route))
+		return nil
+	default:
+		x.held = true
+	}
+	if x.body.expect > x.s.cfg.MaxBody {
+		return tooLarge()
+	}
+	return nil
+}
+
+// answerBodiless answers a request that ends with its headers. GET and its like
+// go to any worker; a prompt must have a body, and the scan says so.
+func (x *exchange) answerBodiless(ctx context.Context) error {
+	var err error
+	if x.api != prompt.Other && string(x.method) == http.MethodPost {
+		err = x.pickSeen(ctx, nil)
+	} else {
+		err = x.pickUnseen()
+	}
+	if err != nil {
+		return err
+	}
+	x.push(x.s.asm.route(answerRequestHeaders, &x.route))
+	return nil
+}
+
+func (x *exchange) readRequestHeaders(raw []byte) error {
+	it := headerIter{rest: raw}
+	for it.next() {
+		switch string(it.key) {
+		case ":path":
+			x.api = prompt.KindOf(string(it.value))
+		case ":method":
+			x.method = append(x.method[:0], it.value...)
+		case "x-request-id":
+			x.id = string(it.value)
+		case "content-length":
+			if n, err := strconv.Atoi(string(it.value)); err == nil && n > 0 {
+				x.body.expect = n
+			}
+		case "content-encoding":
+			if x.encoding == nil {
+				x.encoding = http.Header{}
+			}
+			x.encoding.Add("Content-Encoding", string(it.value))
+		}
+	}
+	return it.err
+}
+
+func (x *exchange) requestBody(ctx context.Context, m *message) error {
+	x.s.metrics.bytesIn.Add(float64(len(m.body)))
+	if err := x.subset.observe(m.metadata); err != nil {
+		return x.malformed(ctx, err)
+	}
+	switch {
+	case x.held, x.open:
+		if len(m.body) > x.s.cfg.MaxBody-x.body.size {
+			return tooLarge()
+		}
+		x.body.add(m)
+		if x.open {
+			return x.answerBuffered(ctx, m.eos)
+		}
+		if m.eos {
+			return x.answerHeld(ctx, true)
+		}
+	case x.requestMode == modeFullDuplex:
+		x.out = x.s.asm.pieces(x.out, answerRequestBody, m.buf, m.bodyAt, m.bodyAt+len(m.body), x.s.cfg.ChunkSize, m.eos)
+	default:
+		x.push(x.s.asm.same(m.kind))
+	}
+	return nil
+}
+
+// requestTrailers ends a body whose last chunk did not say so: with trailers,
+// Envoy sends no end_of_stream.
+func (x *exchange) requestTrailers(ctx context.Context, m *message) error {
+	switch {
+	case x.held:
+		if err := x.answerHeld(ctx, false); err != nil {
+			return err
+		}
+	case x.open:
+		// Headers are answered already and no body will come to carry the pick.
+		return &refusal{
+			status: http.StatusBadRequest, kind: typeInvalid, code: "no_body",
+			message: "the request has trailers and no body",
+		}
+	}
+	x.push(x.s.asm.same(m.kind))
+	return nil
+}
+
+// answerHeld picks with the whole body, answers the headers and passes the body
+// on. eos tells whether the body's last piece ends the request.
+func (x *exchange) answerHeld(ctx context.Context, eos bool) error {
+	if err := x.pickSeen(ctx, x.body.bytes()); err != nil {
+		return err
+	}
+	x.held = false
+	x.push(x.s.asm.route(answerRequestHeaders, &x.route))
+	buf, from, to := x.body.take()
+	x.out = x.s.asm.pieces(x.out, answerRequestBody, buf, from, to, x.s.cfg.ChunkSize, eos)
+	buf.Free()
+	return nil
+}
+
+// answerBuffered picks with a body that came in one message. Of a partial body
+// (over the data plane's buffer) the end is missing, so it can't be scanned.
+func (x *exchange) answerBuffered(ctx context.Context, eos bool) error {
+	x.open = false
+	var err error
+	if x.requestMode == modeBufferedPartial && !eos {
+		err = x.pickUnseen()
+	} else {
+		err = x.pickSeen(ctx, x.body.bytes())
+	}
+	if err != nil {
+		return err
+	}
+	x.body.reset()
+	x.push(x.s.asm.route(answerRequestBody, &x.route))
+	return nil
+}
+
+// pickSeen picks for a request whose body is known.
+func (x *exchange) pickSeen(ctx context.Context, body []byte) error {
+	began := x.s.now()
+	if err := x.scan.Scan(x.api, x.encoding, body); err != nil {
+		return err
+	}
+	x.request()
+	r := &x.req
+	r.Model = x.scan.Model
+	if x.api == prompt.Other {
+		r.AnyModel, r.ByLoad, r.Reason = r.Model == "", true, prompt.ReasonOtherPath
+		err := x.pick()
+		if errors.Is(err, picker.ErrNoModel) { // a path we don't know may name models its own way
+			r.Model, r.AnyModel = "", true
+			err = x.pick()
+		}
+		return err
+	}
+	x.sizes = x.s.deps.Picker.BlockSizes(r.Model, x.sizes[:0])
+	x.s.deps.Preparer.Prepare(ctx, &x.scan, x.sizes, &x.prep)
+	if err := ctx.Err(); err != nil { // the client left meanwhile
+		return err
+	}
+	r.Tokens, r.Blocks, r.Approx, r.Reason = x.prep.Tokens, x.prep.Blocks, x.prep.Approx, x.prep.Reason
+	r.Retention = picker.Retention(x.scan.Retention)
+	r.Multimodal, r.Images = x.scan.Multimodal, x.scan.Images
+	err := x.pick()
+	x.s.metrics.pick.Observe(x.s.now().Sub(began).Seconds())
+	return err
+}
+
+// pickUnseen picks by load, for a request whose body is not known or not there.
+func (x *exchange) pickUnseen() error {
+	x.request()
+	x.req.AnyModel, x.req.ByLoad, x.req.Reason = true, true, prompt.ReasonOtherPath
+	return x.pick()
+}
+
+// request starts x.req with what holds for every pick.
+func (x *exchange) request() {
+	x.req = picker.Request{ID: x.id, Subset: x.subset.endpoints, HasSubset: x.subset.given}
+}
+
+func (x *exchange) pick() error {
+	dec, err := x.s.deps.Picker.Pick(x.s.now(), &x.req)
+	if err != nil {
+		return err
+	}
+	x.dec, x.picked = dec, true
+	r := &x.route
+	r.destination = appendDestination(r.destination[:0], dec.Worker, x.s.cfg.DestinationPort)
+	r.worker, r.prefill, r.rank = dec.Worker.ID, "", r.rank[:0]
+	if dec.Prefill != nil {
+		r.prefill = dec.Prefill.ID
+	}
+	if dec.Rank >= 0 {
+		r.rank = strconv.AppendInt(r.rank, int64(dec.Rank), 10)
+	}
+	return nil
+}
+
+// appendDestination appends w.Destination(port) without allocating.
+func appendDestination(dst []byte, w *fleet.Worker, port int) []byte {
+	if w.Endpoint != "" {
+		return append(dst, w.Endpoint...)
+	}
+	for i := range len(w.Host) {
+		if w.Host[i] == ':' { // IPv6
+			dst = append(append(append(dst, '['), w.Host...), ']')
+			return strconv.AppendInt(append(dst, ':'), int64(port), 10)
+		}
+	}
+	return strconv.AppendInt(append(append(dst, w.Host...), ':'), int64(port), 10)
+}

@@ -1,0 +1,136 @@
+package extproc
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/http"
+	"strconv"
+
+	"pointsman/breaker"
+)
+
+func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
+	var upstream bool
+	it := headerIter{rest: m.headers}
+	for it.next() {
+		switch string(it.key) {
+		case ":status":
+			x.status, _ = strconv.Atoi(string(it.value))
+		case "content-encoding":
+			x.encoded = len(it.value) > 0 && string(it.value) != "identity"
+		case "x-envoy-upstream-service-time":
+			upstream = true
+		}
+	}
+	if it.err != nil {
+		return x.malformed(ctx, it.err)
+	}
+	x.attribute(servedBy(m), upstream)
+	x.push(x.s.asm.same(m.kind))
+	switch {
+	case m.eos:
+		x.responseEnd()
+	case x.responseMode == modeNone:
+		x.progress() // no body will be shown
+	}
+	return nil
+}
+
+// attribute decides whose the response is. A retry may have gone to another
+// worker; and Envoy answers by itself (no healthy upstream, reset, timeout),
+// which says nothing about the picked worker unless it is named. upstream says
+// that Envoy marked the response as coming from a worker.
+func (x *exchange) attribute(served []byte, upstream bool) {
+	if !x.picked || x.status == 0 {
+		return
+	}
+	switch {
+	case len(served) > 0:
+		x.ours = sameEndpoint(x.route.destination, served)
+		if !x.ours {
+			x.s.metrics.elsewhere.Inc()
+		}
+	case x.status == http.StatusServiceUnavailable || x.status == http.StatusGatewayTimeout:
+		x.ours = upstream
+	default:
+		x.ours = true
+	}
+	// A success is earned by the first token, not by the headers.
+	if o := breaker.OutcomeOf(x.status); x.ours && o != breaker.Success {
+		x.outcome = o
+	}
+}
+
+// sameEndpoint reports whether the endpoint that served is the one picked. A
+// pick by host name can only be compared by port.
+func sameEndpoint(picked, served []byte) bool {
+	if bytes.Equal(picked, served) {
+		return true
+	}
+	host, port, err := net.SplitHostPort(string(picked))
+	if err != nil || net.ParseIP(host) != nil {
+		return false
+	}
+	_, servedPort, err := net.SplitHostPort(string(served))
+	return err == nil && port == servedPort
+}
+
+// progress notes that the picked worker produces: its first token, or an answer
+// without a body.
+func (x *exchange) progress() {
+	if x.first || !x.picked || !x.ours || breaker.OutcomeOf(x.status) != breaker.Success {
+		return
+	}
+	x.first, x.outcome = true, breaker.Success
+	x.dec.FirstToken(x.s.now())
+}
+
+func (x *exchange) responseBody(m *message) {
+	x.bytesOut += len(m.body)
+	if len(m.body) > 0 {
+		x.progress()
+		if x.first && !x.encoded {
+			x.tail.add(m.body)
+		}
+	}
+	if x.responseMode == modeFullDuplex {
+		x.out = x.s.asm.pieces(x.out, answerResponseBody, m.buf, m.bodyAt, m.bodyAt+len(m.body), x.s.cfg.ChunkSize, m.eos)
+	} else {
+		x.push(x.s.asm.same(m.kind))
+	}
+	if m.eos {
+		x.responseEnd()
+	}
+}
+
+// responseEnd is the regular end of a request.
+func (x *exchange) responseEnd() {
+	if x.responded {
+		return
+	}
+	x.responded = true
+	x.progress()
+	x.audit()
+	x.release()
+}
+
+// audit compares the engine's own numbers with what the pick foresaw.
+func (x *exchange) audit() {
+	if !x.first || x.req.ByLoad {
+		return
+	}
+	promptTokens, cached, ok := findUsage(x.tail.bytes())
+	if !ok {
+		return
+	}
+	u := Usage{
+		Worker: x.dec.Worker, Reason: x.dec.Reason,
+		PromptTokens: promptTokens, CachedTokens: cached,
+		Predicted: x.req.Tokens, PredictedHit: x.dec.HitTokens,
+	}
+	x.s.metrics.usage(&u)
+	if x.s.deps.Audit != nil {
+		x.s.deps.Audit(u)
+	}
+}

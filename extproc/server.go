@@ -1,0 +1,184 @@
+package extproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/experimental"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+
+	"pointsman/fleet"
+	"pointsman/picker"
+	"pointsman/prompt"
+)
+
+// Deps are the rooms that the server leads to.
+type Deps struct {
+	Picker   *picker.Picker   // required
+	Preparer *prompt.Preparer // required
+	Store    *fleet.Store     // required unless Ready is given
+	Log      *slog.Logger     // nil discards
+	Ready    func() bool      // readiness; nil is Store.Synced. Called often, from any goroutine
+	Now      func() time.Time // nil is time.Now
+	Audit    func(Usage)      // told what engines counted; nil for none. Called from any goroutine; must not block
+}
+
+// Server is the ext-proc server. Make it with [New].
+type Server struct {
+	cfg     Config
+	deps    Deps
+	log     *slog.Logger
+	now     func() time.Time
+	pool    *bufferPool
+	asm     *assembler
+	metrics *metrics
+	health  *health
+	streams sync.Pool // of *conversation
+}
+
+// New returns a server that does not listen yet. It fails on a configuration
+// that Validate refuses and on missing dependencies.
+func New(cfg Config, deps Deps) (*Server, error) {
+	err := cfg.Validate()
+	if deps.Picker == nil || deps.Preparer == nil {
+		err = errors.Join(err, errors.New("picker and preparer are required"))
+	}
+	if deps.Ready == nil {
+		if deps.Store == nil {
+			err = errors.Join(err, errors.New("a store or a ready function is required"))
+		} else {
+			deps.Ready = deps.Store.Synced
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ext-proc server: %w", err)
+	}
+	s := &Server{cfg: cfg, deps: deps, log: deps.Log, now: deps.Now, pool: new(bufferPool)}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	s.asm = newAssembler(cfg, s.pool)
+	s.metrics = newMetrics()
+	s.health = newHealth(deps.Ready)
+	return s, nil
+}
+
+// Register puts the server's metrics on reg.
+func (s *Server) Register(reg prometheus.Registerer) error { return s.metrics.register(reg) }
+
+// What a stream may have in flight in each direction before its reader must
+// catch up, and how much is read from or written to a socket at once. Fixed
+// windows switch off grpc-go's bandwidth probing.
+const (
+	streamWindow = 1 << 20
+	connWindow   = 8 << 20
+	socketBuffer = 64 << 10
+)
+
+// minPing is the shortest interval at which gateways may ping. grpc-go's own
+// default, 5 minutes, closes connections of gateways that ping more often.
+const minPing = 5 * time.Second
+
+func (s *Server) options() ([]grpc.ServerOption, error) {
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec(s.pool)),
+		experimental.BufferPool(s.pool),
+		grpc.MaxRecvMsgSize(s.cfg.MaxMessage),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connWindow),
+		grpc.ReadBufferSize(socketBuffer),
+		grpc.WriteBufferSize(socketBuffer),
+		grpc.NumStreamWorkers(uint32(2 * runtime.GOMAXPROCS(0))), //nolint:gosec // a small number
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+	}
+	if !s.cfg.Secure {
+		return opts, nil
+	}
+	conf, err := tlsConfig(s.cfg, s.log, s.now())
+	if err != nil {
+		return nil, err
+	}
+	return append(opts, grpc.Creds(credentials.NewTLS(conf))), nil
+}
+
+// Serve takes streams from lis, and health checks from lis and healthLis (nil
+// for none; always plaintext, since Kubernetes' gRPC probes speak no TLS). When
+// ctx is done it drains: health says NOT_SERVING, new streams are still taken
+// for DrainDelay, then open ones may end within DrainTimeout. It returns when
+// all is closed; nil after a drain, even one that had to cut streams.
+func (s *Server) Serve(ctx context.Context, lis, healthLis net.Listener) error {
+	opts, err := s.options()
+	if err != nil {
+		return fmt.Errorf("ext-proc server: %w", err)
+	}
+	main := grpc.NewServer(opts...)
+	main.RegisterService(s.service(), nil)
+	healthpb.RegisterHealthServer(main, s.health)
+	probes := grpc.NewServer()
+	healthpb.RegisterHealthServer(probes, s.health)
+
+	var wg sync.WaitGroup
+	failed := make(chan error, 2)
+	serve := func(srv *grpc.Server, lis net.Listener, name string) {
+		if err := srv.Serve(lis); err != nil {
+			failed <- fmt.Errorf("%s port: %w", name, err)
+		}
+	}
+	ready, stopReady := context.WithCancel(context.WithoutCancel(ctx))
+	wg.Go(func() { s.health.run(ready, s.cfg.ReadyInterval) })
+	wg.Go(func() { serve(main, lis, "ext-proc") })
+	if healthLis != nil {
+		wg.Go(func() { serve(probes, healthLis, "health") })
+	}
+	select {
+	case <-ctx.Done():
+		s.drain(ctx, main)
+	case err = <-failed:
+		s.health.drain()
+		s.health.release()
+		main.Stop()
+	}
+	probes.Stop()
+	stopReady()
+	wg.Wait()
+	return err
+}
+
+// drain ends main's service without cutting a generation, if time allows.
+func (s *Server) drain(ctx context.Context, main *grpc.Server) {
+	s.health.drain()
+	s.log.LogAttrs(ctx, slog.LevelInfo, "draining",
+		slog.Int64("streams", s.metrics.open.Load()), slog.Duration("delay", s.cfg.DrainDelay), slog.Duration("timeout", s.cfg.DrainTimeout))
+	pause := time.NewTimer(s.cfg.DrainDelay)
+	defer pause.Stop()
+	<-pause.C
+	s.health.release()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		main.GracefulStop()
+	}()
+	deadline := time.NewTimer(s.cfg.DrainTimeout)
+	defer deadline.Stop()
+	select {
+	case <-done:
+	case <-deadline.C:
+		s.log.LogAttrs(ctx, slog.LevelWarn, "drain timeout; streams are cut", slog.Int64("streams", s.metrics.open.Load()))
+		main.Stop()
+		<-done
+	}
+	s.log.LogAttrs(ctx, slog.LevelInfo, "drained")
+}

@@ -1,0 +1,105 @@
+package extproc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime/debug"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// service describes the gRPC service by hand: the generated one would bring the
+// generated message types with it.
+func (s *Server) service() *grpc.ServiceDesc {
+	return &grpc.ServiceDesc{
+		ServiceName: ServiceName,
+		Streams: []grpc.StreamDesc{{
+			StreamName:    "Process",
+			Handler:       func(_ any, stream grpc.ServerStream) error { return s.process(stream) },
+			ServerStreams: true,
+			ClientStreams: true,
+		}},
+		Metadata: "envoy/service/ext_proc/v3/external_processor.proto",
+	}
+}
+
+// conversation is the memory of one stream.
+type conversation struct {
+	msg  message
+	x    exchange
+	tail tail
+}
+
+func (s *Server) acquire() *conversation {
+	c, ok := s.streams.Get().(*conversation)
+	if !ok {
+		c = &conversation{}
+		c.x.s, c.x.tail, c.x.body.pool = s, &c.tail, s.pool
+	}
+	c.x.start()
+	s.metrics.open.Add(1)
+	return c
+}
+
+// release ends c's exchange and keeps its memory for another stream, unless a
+// bug shows up even here.
+func (s *Server) release(ctx context.Context, c *conversation) {
+	defer s.metrics.open.Add(-1)
+	defer func() {
+		if p := recover(); p != nil {
+			s.metrics.panics.Inc()
+			s.log.LogAttrs(ctx, slog.LevelError, "stream ended by a bug",
+				slog.Any("error", p), slog.String("stack", string(debug.Stack())))
+			return
+		}
+		s.streams.Put(c)
+	}()
+	c.msg.free()
+	c.x.end()
+}
+
+// process serves one stream, that is one HTTP request. It always returns nil:
+// a gateway takes an error for a failure of its filter and answers 500, and it
+// ends every stream with a reset, which reads here as a cancellation.
+func (s *Server) process(stream grpc.ServerStream) error {
+	ctx := stream.Context()
+	c := s.acquire()
+	defer s.release(ctx, c)
+	for {
+		if err := stream.RecvMsg(&c.msg); err != nil {
+			s.ended(ctx, err)
+			return nil
+		}
+		goesOn := c.x.on(ctx, &c.msg)
+		c.msg.free()
+		if err := s.send(stream, &c.x); err != nil {
+			s.ended(ctx, err)
+			return nil
+		}
+		if !goesOn {
+			return nil
+		}
+	}
+}
+
+func (s *Server) send(stream grpc.ServerStream, x *exchange) error {
+	for i := range x.out {
+		if err := stream.SendMsg(&x.out[i]); err != nil {
+			return err // end frees the rest
+		}
+	}
+	x.out = x.out[:0]
+	return nil
+}
+
+// ended logs why a stream broke, if it did.
+func (s *Server) ended(ctx context.Context, err error) {
+	if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
+		return
+	}
+	s.log.LogAttrs(ctx, slog.LevelWarn, "ext-proc stream broken", slog.Any("error", err))
+}
