@@ -74,11 +74,10 @@ func (p *Preparer) Prepare(ctx context.Context, r *Request, sizes []int, out *Pr
 	if r.Kind == Other {
 		return
 	}
-	ids, given := r.PromptIDs(out.ids)
-	out.ids = ids
-	reason := ReasonExact
-	if !given {
+	ids, reason := r.ids, ReasonExact
+	if r.prompt.form != idsPrompt {
 		reason = p.tokenize(ctx, r, sizes, out)
+		ids = out.ids
 	}
 	seed := kvindex.Extra(r.LoRA, r.CacheSalt)
 	switch {
@@ -87,11 +86,11 @@ func (p *Preparer) Prepare(ctx context.Context, r *Request, sizes []int, out *Pr
 	case len(sizes) == 0:
 		// No worker has told its block size. A guessed one still finds again what
 		// this router has sent.
-		out.Approx = true
-		out.hashTokens(seed, p.cfg.ApproxBlockTokens)
+		out.Approx, reason = true, ReasonApprox
+		out.hashTokens(seed, ids, p.cfg.ApproxBlockTokens)
 	default:
 		for _, size := range sizes {
-			out.hashTokens(seed, size)
+			out.hashTokens(seed, ids, size)
 		}
 	}
 	out.Tokens += r.prompt.extra + p.estimate(r.prompt.bytes)
@@ -137,13 +136,13 @@ func (p *Preparer) estimate(bytes int) int {
 	return int(float64(bytes) / p.cfg.BytesPerToken)
 }
 
-func (out *Prepared) hashTokens(seed kvindex.Hash, size int) {
-	out.Tokens = len(out.ids)
+func (out *Prepared) hashTokens(seed kvindex.Hash, ids []uint32, size int) {
+	out.Tokens = len(ids)
 	if size < 1 {
 		return
 	}
 	b := out.next(size)
-	b.Hashes = kvindex.HashTokens(b.Hashes, seed, out.ids, size)
+	b.Hashes = kvindex.HashTokens(b.Hashes, seed, ids, size)
 }
 
 // next adds a list of blocks and takes over the memory of the one that was there.

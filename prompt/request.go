@@ -55,6 +55,7 @@ type Request struct {
 	body    []byte
 	raw     [keyCount][]byte
 	prompt  promptValue
+	ids     []uint32 // of an idsPrompt
 	system  message
 	msgs    []message
 	parts   []Part
@@ -86,10 +87,13 @@ func (r *Request) Reset() {
 	if cap(r.scratch) > 1<<20 {
 		r.scratch = nil
 	}
+	if cap(r.ids) > 1<<18 {
+		r.ids = nil
+	}
 	clear(r.msgs[:cap(r.msgs)])
 	clear(r.parts[:cap(r.parts)])
 	*r = Request{
-		msgs: r.msgs[:0], parts: r.parts[:0], Images: r.Images[:0], scratch: r.scratch[:0],
+		ids: r.ids[:0], msgs: r.msgs[:0], parts: r.parts[:0], Images: r.Images[:0], scratch: r.scratch[:0],
 		// Kept to compare with: the next request is likely for the same model.
 		Model: r.Model, LoRA: r.LoRA, CacheSalt: r.CacheSalt,
 	}

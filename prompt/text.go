@@ -71,22 +71,29 @@ func nextRun(raw []byte) (run, tail []byte) {
 
 // unescape decodes the escape at the front of raw, which has been validated.
 func unescape(raw []byte) (rune, []byte) {
-	c := rune(raw[1])
-	switch c {
-	case 'b':
-		c = '\b'
-	case 'f':
-		c = '\f'
-	case 'n':
-		c = '\n'
-	case 'r':
-		c = '\r'
-	case 't':
-		c = '\t'
-	case 'u':
-		return unescapeUnicode(raw)
+	if c := plainEscape(raw[1]); c != 0 {
+		return rune(c), raw[2:]
 	}
-	return c, raw[2:]
+	return unescapeUnicode(raw)
+}
+
+// plainEscape returns the byte that a backslash and c stand for, and 0 for a u.
+func plainEscape(c byte) byte {
+	switch c {
+	case 'n':
+		return '\n'
+	case 't':
+		return '\t'
+	case 'r':
+		return '\r'
+	case 'b':
+		return '\b'
+	case 'f':
+		return '\f'
+	case 'u':
+		return 0
+	}
+	return c
 }
 
 func unescapeUnicode(raw []byte) (rune, []byte) {

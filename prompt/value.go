@@ -1,6 +1,9 @@
 package prompt
 
-import "strconv"
+import (
+	"math"
+	"strconv"
+)
 
 // promptForm is the shape of a completions prompt.
 type promptForm uint8
@@ -15,11 +18,9 @@ const (
 type promptValue struct {
 	form  promptForm
 	text  Text
-	ids   []byte // raw array
-	count int    // ids in it
-	more  int    // further prompts of a batch
-	bytes int    // raw bytes of the further ones, when text
-	extra int    // ids of the further ones
+	more  int // further prompts of a batch
+	bytes int // raw bytes of the further ones, when text
+	extra int // ids of the further ones
 }
 
 // readPrompt reads a prompt: a string, an array of strings, an array of token
@@ -36,20 +37,21 @@ func (r *Request) readPrompt(s *scanner) bool {
 	case 'n':
 		return s.literal("null")
 	case '[':
-		return p.list(s)
+		return r.promptList(s)
 	}
 	return s.wrongType("prompt", "a string, an array of strings, or an array of token ids")
 }
 
-// list reads the forms of a prompt that are arrays; the first element says which.
-func (p *promptValue) list(s *scanner) bool {
+// promptList reads the forms of a prompt that are arrays; the first element says which.
+func (r *Request) promptList(s *scanner) bool {
+	p := &r.prompt
 	start := s.i
 	s.i++
 	s.space()
 	if c := s.peek(); c == '-' || c-'0' <= 9 {
 		s.i = start
-		n, ok := s.tokenIDs()
-		p.form, p.ids, p.count = idsPrompt, s.b[start:s.i], n
+		p.form = idsPrompt
+		_, ok := r.tokenIDs(s, true)
 		return ok
 	}
 	for n := 0; s.nextElem(n == 0); n++ {
@@ -58,7 +60,7 @@ func (p *promptValue) list(s *scanner) bool {
 		case c == '"' && p.form != idsPrompt:
 			ok = p.addText(s)
 		case c == '[' && p.form != textPrompt:
-			ok = p.addIDs(s)
+			ok = r.addIDs(s)
 		default:
 			return s.wrongType("prompt["+strconv.Itoa(n)+"]", "of the same type as the first element: a string, a token id or an array of token ids")
 		}
@@ -80,11 +82,11 @@ func (p *promptValue) addText(s *scanner) bool {
 	return ok
 }
 
-func (p *promptValue) addIDs(s *scanner) bool {
-	start := s.i
-	n, ok := s.tokenIDs()
+func (r *Request) addIDs(s *scanner) bool {
+	p := &r.prompt
+	n, ok := r.tokenIDs(s, p.form == noPrompt)
 	if p.form == noPrompt {
-		p.form, p.ids, p.count = idsPrompt, s.b[start:s.i], n
+		p.form = idsPrompt
 		return ok
 	}
 	p.more++
@@ -92,51 +94,50 @@ func (p *promptValue) addIDs(s *scanner) bool {
 	return ok
 }
 
-// tokenIDs reads an array of token ids and returns how many there are.
-func (s *scanner) tokenIDs() (n int, ok bool) {
+// tokenIDs reads an array of token ids and returns how many there are. If keep,
+// they become r.ids.
+func (r *Request) tokenIDs(s *scanner, keep bool) (n int, ok bool) {
 	s.i++
 	for ; s.nextElem(n == 0); n++ {
 		at := s.i
-		if c := s.peek(); c != '-' && c-'0' > 9 {
-			return n, s.wrongType("prompt", "an array of token ids only")
+		id, ok := s.tokenID()
+		if !ok {
+			return n, s.notTokenID(at)
 		}
-		if !s.number() {
-			return n, false
-		}
-		if _, ok := tokenID(s.b[at:s.i]); !ok {
-			return n, s.failAt(at, CodeInvalidValue, "prompt", `"prompt" holds a number that is no token id; ids are whole numbers from 0 to 4294967295`)
+		if keep {
+			r.ids = append(r.ids, id)
 		}
 	}
 	return n, s.err == nil
 }
 
-// tokenID reads a whole number of 32 bits.
-func tokenID(raw []byte) (uint32, bool) {
-	if len(raw) > 10 {
-		return 0, false
-	}
+// tokenID reads a number if it is a whole one of 32 bits without a needless zero.
+func (s *scanner) tokenID() (uint32, bool) {
+	b, i := s.b, s.i
 	var id uint64
-	for _, c := range raw {
-		if c-'0' > 9 {
+	for ; i < len(b) && b[i]-'0' <= 9; i++ {
+		if id = id*10 + uint64(b[i]-'0'); id > math.MaxUint32 {
 			return 0, false
 		}
-		id = id*10 + uint64(c-'0')
 	}
-	return uint32(id), id <= 1<<32-1
+	n := i - s.i
+	if n == 0 || n > 1 && b[s.i] == '0' {
+		return 0, false
+	}
+	if i < len(b) && (b[i] == '.' || b[i]|0x20 == 'e') {
+		return 0, false
+	}
+	s.i = i
+	return uint32(id), true
 }
 
-// appendIDs appends the ids of an array that tokenIDs has accepted.
-func appendIDs(dst []uint32, raw []byte) []uint32 {
-	var id uint32
-	digit := false
-	for _, c := range raw {
-		if c -= '0'; c <= 9 {
-			id, digit = id*10+uint32(c), true
-			continue
-		}
-		if digit {
-			dst, id, digit = append(dst, id), 0, false
-		}
+// notTokenID says what is wrong with the value at at.
+func (s *scanner) notTokenID(at int) bool {
+	if c := s.peek(); c != '-' && c-'0' > 9 {
+		return s.wrongType("prompt", "an array of token ids only")
 	}
-	return dst
+	if !s.number() {
+		return false
+	}
+	return s.failAt(at, CodeInvalidValue, "prompt", `"prompt" holds a number that is no token id; ids are whole numbers from 0 to 4294967295`)
 }

@@ -54,7 +54,7 @@ func (r *Request) PromptIDs(dst []uint32) (ids []uint32, ok bool) {
 	if r.prompt.form != idsPrompt {
 		return dst, false
 	}
-	return appendIDs(dst, r.prompt.ids), true
+	return append(dst, r.ids...), true
 }
 
 // Prompts returns how many prompts a completions request has.
