@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strconv"
 
@@ -169,13 +168,10 @@ func (x *exchange) pickSeen(ctx context.Context, body []byte) error {
 	r := &x.req
 	r.Model = x.scan.Model
 	if x.api == prompt.Other {
-		r.AnyModel, r.ByLoad, r.Reason = r.Model == "", true, prompt.ReasonOtherPath
-		err := x.pick()
-		if errors.Is(err, picker.ErrNoModel) { // a path we don't know may name models its own way
-			r.Model, r.AnyModel = "", true
-			err = x.pick()
-		}
-		return err
+		// The model is preferred where it is served: a path we don't know may name
+		// models its own way.
+		r.AnyModel, r.ByLoad, r.Reason = true, true, prompt.ReasonOtherPath
+		return x.pick()
 	}
 	x.sizes = x.s.deps.Picker.BlockSizes(r.Model, x.sizes[:0])
 	x.s.deps.Preparer.Prepare(ctx, &x.scan, x.sizes, &x.prep)
@@ -208,8 +204,13 @@ func (x *exchange) pick() error {
 		return err
 	}
 	x.dec, x.picked = dec, true
-	r := &x.route
-	r.destination = appendDestination(r.destination[:0], dec.Worker, x.s.cfg.DestinationPort)
+	x.route.to(&dec, x.s.cfg.DestinationPort)
+	return nil
+}
+
+// to makes r the route of a decision.
+func (r *route) to(dec *picker.Decision, port int) {
+	r.destination = appendDestination(r.destination[:0], dec.Worker, port)
 	r.worker, r.prefill, r.rank = dec.Worker.ID, "", r.rank[:0]
 	if dec.Prefill != nil {
 		r.prefill = dec.Prefill.ID
@@ -217,7 +218,6 @@ func (x *exchange) pick() error {
 	if dec.Rank >= 0 {
 		r.rank = strconv.AppendInt(r.rank, int64(dec.Rank), 10)
 	}
-	return nil
 }
 
 // appendDestination appends w.Destination(port) without allocating.
