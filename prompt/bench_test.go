@@ -53,6 +53,7 @@ func chatBody(size int, dense bool) []byte {
 }
 
 func forBodies(b *testing.B, run func(b *testing.B, body []byte)) {
+	b.Helper()
 	for _, size := range []int{1 << 10, 100 << 10, 1 << 20} {
 		for _, dense := range []bool{false, true} {
 			name := fmt.Sprintf("%dKB/plain", size>>10)
@@ -71,6 +72,7 @@ func forBodies(b *testing.B, run func(b *testing.B, body []byte)) {
 
 func BenchmarkScan(b *testing.B) {
 	forBodies(b, func(b *testing.B, body []byte) {
+		b.Helper()
 		var r Request
 		for b.Loop() {
 			if err := r.Scan(Chat, nil, body); err != nil {
@@ -82,6 +84,7 @@ func BenchmarkScan(b *testing.B) {
 
 func BenchmarkScanAndPrepare(b *testing.B) {
 	forBodies(b, func(b *testing.B, body []byte) {
+		b.Helper()
 		var r Request
 		var out Prepared
 		p := NewPreparer(DefaultConfig(), nil)

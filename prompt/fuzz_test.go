@@ -68,6 +68,7 @@ func FuzzScan(f *testing.F) {
 }
 
 func scanOne(t *testing.T, kind Kind, body []byte, valid bool) {
+	t.Helper()
 	var r Request
 	err := r.Scan(kind, nil, body)
 	if err == nil {
@@ -78,8 +79,8 @@ func scanOne(t *testing.T, kind Kind, body []byte, valid bool) {
 			t.Fatalf("%v: Scan accepts %q", kind, body)
 		}
 		var want struct{ m map[string]json.RawMessage }
-		if err := json.Unmarshal(body, &want.m); err != nil {
-			t.Fatal(err)
+		if json.Unmarshal(body, &want.m) != nil {
+			t.Fatalf("encoding/json refuses %q", body)
 		}
 		var model string
 		if json.Unmarshal(want.m["model"], &model) != nil || model != r.Model {
@@ -102,6 +103,7 @@ func scanOne(t *testing.T, kind Kind, body []byte, valid bool) {
 
 // checkMessages compares the views with what encoding/json decodes.
 func checkMessages(t *testing.T, kind Kind, r *Request, raw json.RawMessage) {
+	t.Helper()
 	if kind == Completions || r.LoneSurrogates {
 		return
 	}
@@ -190,7 +192,7 @@ func samePrefix(a, b []kvindex.Blocks) bool {
 	return true
 }
 
-// respell writes the same JSON with all that can be escaped escaped and other
+// respell writes the same JSON with every character as an escape and other
 // white space, keeping the order and number of keys. It returns nil when the body
 // is no object.
 func respell(t *testing.T, body []byte) []byte {

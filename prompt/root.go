@@ -8,7 +8,7 @@ import (
 func (r *Request) root(s *scanner) bool {
 	s.space()
 	if s.i >= len(s.b) {
-		return s.fail(CodeInvalidJSON, "", "the body is empty; send a JSON object")
+		return s.fail(CodeInvalidJSON, "the body is empty; send a JSON object")
 	}
 	if s.peek() != '{' {
 		if s.skip(1) {
@@ -33,7 +33,7 @@ func (r *Request) root(s *scanner) bool {
 	}
 	s.space()
 	if s.i < len(s.b) {
-		return s.fail(CodeInvalidJSON, "", "the body goes on after its JSON object; send one object")
+		return s.fail(CodeInvalidJSON, "the body goes on after its JSON object; send one object")
 	}
 	return true
 }

@@ -38,8 +38,8 @@ func (s *scanner) space() {
 	}
 }
 
-func (s *scanner) fail(code, param, msg string) bool {
-	return s.failAt(s.i, code, param, msg)
+func (s *scanner) fail(code, msg string) bool {
+	return s.failAt(s.i, code, "", msg)
 }
 
 func (s *scanner) failAt(at int, code, param, msg string) bool {
@@ -52,9 +52,9 @@ func (s *scanner) failAt(at int, code, param, msg string) bool {
 // unexpected reports that what is at s.i cannot stand there.
 func (s *scanner) unexpected(want string) bool {
 	if s.i >= len(s.b) {
-		return s.fail(CodeInvalidJSON, "", "the body is not valid JSON: it ends where "+want+" should be; send the whole object")
+		return s.fail(CodeInvalidJSON, "the body is not valid JSON: it ends where "+want+" should be; send the whole object")
 	}
-	return s.fail(CodeInvalidJSON, "", fmt.Sprintf("the body is not valid JSON: found %q where %s should be", s.b[s.i], want))
+	return s.fail(CodeInvalidJSON, fmt.Sprintf("the body is not valid JSON: found %q where %s should be", s.b[s.i], want))
 }
 
 // special marks each byte of x that ends a plain run in a string: a quote, a
@@ -128,13 +128,13 @@ func (s *scanner) str() (Text, bool) {
 			i += n
 		case c < 0x20:
 			s.i = i
-			return Text{}, s.fail(CodeInvalidJSON, "", fmt.Sprintf("the body is not valid JSON: a string holds the control character %#02x; escape it", c))
+			return Text{}, s.fail(CodeInvalidJSON, fmt.Sprintf("the body is not valid JSON: a string holds the control character %#02x; escape it", c))
 		default:
 			for i < len(b) && b[i] >= 0x80 {
 				n := runeLen(b[i:])
 				if n == 0 {
 					s.i = i
-					return Text{}, s.fail(CodeInvalidJSON, "", "the body is not valid UTF-8; encode it as UTF-8")
+					return Text{}, s.fail(CodeInvalidJSON, "the body is not valid UTF-8; encode it as UTF-8")
 				}
 				i += n
 			}
@@ -158,7 +158,7 @@ func (s *scanner) escape(i int) int {
 		}
 	}
 	s.i = i
-	s.fail(CodeInvalidJSON, "", `the body is not valid JSON: a string holds an unknown escape; escape a backslash as \\`)
+	s.fail(CodeInvalidJSON, `the body is not valid JSON: a string holds an unknown escape; escape a backslash as \\`)
 	return 0
 }
 

@@ -65,7 +65,7 @@ func (s *scanner) nextElem(first bool) bool {
 // enter reads the opening brace or bracket of a value at the given level.
 func (s *scanner) enter(depth int) bool {
 	if depth > MaxDepth {
-		return s.fail(CodeTooDeep, "", "the body is nested too deeply; at most 62 levels are allowed")
+		return s.fail(CodeTooDeep, "the body is nested too deeply; at most 62 levels are allowed")
 	}
 	s.i++
 	return true
@@ -138,15 +138,6 @@ func (s *scanner) closeUp(objects *uint64, open *int) (more, ok bool) {
 		}
 	}
 	return false, true
-}
-
-// value reads any value and returns its bytes.
-func (s *scanner) value(depth int) ([]byte, bool) {
-	start := s.i
-	if !s.skip(depth) {
-		return nil, false
-	}
-	return s.b[start:s.i], true
 }
 
 // null reads a null if one is at s.i.

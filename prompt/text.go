@@ -112,7 +112,8 @@ func unescapeUnicode(raw []byte) (rune, []byte) {
 // appendRune is utf8.AppendRune for surrogates too.
 func appendRune(dst []byte, r rune) []byte {
 	if r >= surrLow && r <= surrEnd {
-		return append(dst, 0xE0|byte(r>>12), 0x80|byte(r>>6)&0x3F, 0x80|byte(r)&0x3F)
+		u := uint16(r)
+		return append(dst, 0xE0|byte(u>>12), 0x80|byte(u>>6&0x3F), 0x80|byte(u&0x3F))
 	}
 	return utf8.AppendRune(dst, r)
 }

@@ -9,16 +9,10 @@ import (
 func unsupported(r *prompt.Request) bool {
 	switch r.Kind {
 	case prompt.Chat:
-		for _, key := range []string{"documents", "functions", "reasoning_effort", "truncate_prompt_tokens"} {
-			if r.Set(key) {
-				return true
-			}
-		}
 		// Whether the tools are rendered is then up to a flag of the engine.
-		if r.Tools && string(r.Raw("tool_choice")) == `"none"` {
-			return true
-		}
-		return r.Multimodal || !r.Set("messages")
+		hidesTools := r.Tools && string(r.Raw("tool_choice")) == `"none"`
+		return r.Multimodal || hidesTools || !r.Set("messages") || r.Set("documents") ||
+			r.Set("functions") || r.Set("reasoning_effort") || r.Set("truncate_prompt_tokens")
 	case prompt.Completions:
 		_, ok := r.Prompt()
 		return !ok || r.Set("truncate_prompt_tokens") || r.Set("prompt_embeds")

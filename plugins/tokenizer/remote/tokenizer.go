@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/zeebo/xxh3"
-
 	"pointsman/fleet"
 	"pointsman/prompt"
+
+	"github.com/zeebo/xxh3"
 )
 
 // Tokenizer asks workers for token ids. It implements [prompt.Tokenizer].
@@ -45,7 +45,7 @@ func New(cfg Config, store *fleet.Store, log *slog.Logger) *Tokenizer {
 		cache:    newCache(cfg.CacheBytes, cfg.CacheTTL),
 		circuits: newCircuits(cfg.Failures, cfg.Cooldown),
 		slots:    make(chan struct{}, cfg.Concurrency),
-		seed:     rand.Uint64(),
+		seed:     rand.Uint64(), //nolint:gosec // it need only differ from process to process
 		scratch:  sync.Pool{New: func() any { return new([]byte) }},
 	}
 	t.metrics = newMetrics(t.cache.bytes)

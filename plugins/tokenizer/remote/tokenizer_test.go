@@ -17,12 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"pointsman/fleet"
+	"pointsman/prompt"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
-
-	"pointsman/fleet"
-	"pointsman/prompt"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,6 +39,7 @@ type fakeEngine struct {
 }
 
 func newEngine(t *testing.T) *fakeEngine {
+	t.Helper()
 	e := &fakeEngine{came: make(chan struct{}, 1000)}
 	e.Server = httptest.NewServer(e)
 	t.Cleanup(e.Close)
