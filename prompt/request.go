@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"cmp"
 	"net/http"
 	"strings"
 )
@@ -62,6 +63,7 @@ type Request struct {
 	scratch []byte
 	partial bool // the body has more messages or parts than are recorded
 
+	last  names
 	hints hints
 	seen  uint64 // bit k: known key k has been met
 	max   [2]int // max_tokens, max_completion_tokens
@@ -76,7 +78,8 @@ const MaxImages = 256
 // body could otherwise take forty times its size in memory.
 const maxRecords = 1 << 14
 
-// Reset drops all views of the body and keeps the memory for the next scan.
+// Reset empties r: nothing of the last body is left in it, and its views are
+// dropped, but it keeps its memory for the next scan.
 func (r *Request) Reset() {
 	if cap(r.msgs) > maxRecords/8 {
 		r.msgs = nil
@@ -90,13 +93,21 @@ func (r *Request) Reset() {
 	if cap(r.ids) > 1<<18 {
 		r.ids = nil
 	}
-	clear(r.msgs[:cap(r.msgs)])
-	clear(r.parts[:cap(r.parts)])
+	clear(r.msgs)
+	clear(r.parts)
 	*r = Request{
 		ids: r.ids[:0], msgs: r.msgs[:0], parts: r.parts[:0], Images: r.Images[:0], scratch: r.scratch[:0],
-		// Kept to compare with: the next request is likely for the same model.
-		Model: r.Model, LoRA: r.LoRA, CacheSalt: r.CacheSalt,
+		last: r.last.or(r.Model, r.LoRA, r.CacheSalt),
 	}
+}
+
+// names are the strings of an earlier request. The next one likely has the same,
+// and can then do without a copy.
+type names struct{ model, lora, salt string }
+
+// or returns n with the strings that are not empty in their places.
+func (n names) or(model, lora, salt string) names {
+	return names{cmp.Or(model, n.model), cmp.Or(lora, n.lora), cmp.Or(salt, n.salt)}
 }
 
 // Scan reads body in one pass. It resets r and keeps views of body. header may be
@@ -105,11 +116,7 @@ func (r *Request) Reset() {
 // The error is a [*BadRequest] and r is then not usable. For kind [Other] there is
 // none: a body that is not understood, JSON or not, leaves r empty.
 func (r *Request) Scan(kind Kind, header http.Header, body []byte) error {
-	model, lora, salt := r.Model, r.LoRA, r.CacheSalt
-	r.Reset()
-	r.Model, r.LoRA, r.CacheSalt = "", "", ""
-	r.Kind, r.N, r.body = kind, 1, body
-	r.hints.model, r.hints.lora, r.hints.salt = model, lora, salt
+	r.start(kind, body)
 	enc := contentEncoding(header)
 	if kind == Other {
 		if enc == "" {
@@ -131,17 +138,19 @@ func (r *Request) Scan(kind Kind, header http.Header, body []byte) error {
 	return nil
 }
 
+func (r *Request) start(kind Kind, body []byte) {
+	r.Reset()
+	r.Kind, r.N, r.body = kind, 1, body
+}
+
 // scanOther takes what can be had from the body of an API that is not understood.
 func (r *Request) scanOther() {
-	body := r.body
-	s := scanner{b: body}
-	if r.root(&s) {
-		r.finish(&s)
+	s := scanner{b: r.body}
+	if !r.root(&s) {
+		r.start(Other, r.body)
 		return
 	}
-	r.Reset()
-	r.Kind, r.N, r.body = Other, 1, body
-	r.Model, r.LoRA, r.CacheSalt = "", "", ""
+	r.finish(&s)
 }
 
 // finish settles what depends on several keys.

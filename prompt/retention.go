@@ -11,9 +11,6 @@ type hints struct {
 	openai   Retention // of prompt_cache_retention
 	asked    bool      // prompt_cache_retention is a string, known or not
 	cacheKey bool      // prompt_cache_key is set
-	model    string    // of the request before, to save a copy
-	lora     string
-	salt     string
 }
 
 func (h *hints) add(t Retention) { h.blocks = max(h.blocks, t) }

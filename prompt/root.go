@@ -101,7 +101,7 @@ func (r *Request) hint(s *scanner, k key) bool {
 	case keyMaxCompletionTokens:
 		return r.integer(s, k, 0, &r.max[1])
 	case keyCacheSalt:
-		return r.text(s, k, r.hints.salt, &r.CacheSalt)
+		return r.text(s, k, r.last.salt, &r.CacheSalt)
 	case keyLoRAPath:
 		return r.lora(s)
 	case keyPromptCacheKey:
@@ -127,7 +127,7 @@ func (r *Request) model(s *scanner) bool {
 		return s.failAt(at, CodeInvalidValue, "model", `"model" holds half of a surrogate pair; send a model name`)
 	}
 	s.lone = before
-	r.Model = intern(r.hints.model, t, &r.scratch)
+	r.Model = intern(r.last.model, t, &r.scratch)
 	return true
 }
 
@@ -137,7 +137,7 @@ func (r *Request) lora(s *scanner) bool {
 	if s.peek() == '[' {
 		return s.skip(2)
 	}
-	return r.text(s, keyLoRAPath, r.hints.lora, &r.LoRA)
+	return r.text(s, keyLoRAPath, r.last.lora, &r.LoRA)
 }
 
 // text reads a string or null.

@@ -402,3 +402,14 @@ func TestAReusedRequestKeepsNothingOfTheLastBody(t *testing.T) {
 		t.Errorf("after the second scan: %+v", r)
 	}
 }
+
+func TestResetLeavesNothingOfTheLastBody(t *testing.T) {
+	r := mustScan(t, Chat, `{"model":"a","lora_path":"l","cache_salt":"s","messages":[{"role":"user","content":"x"}]}`)
+	r.Reset()
+	if r.Model != "" || r.LoRA != "" || r.CacheSalt != "" || r.Kind != Other || r.Raw("model") != nil || r.Body() != nil {
+		t.Errorf("after Reset: %+v", r)
+	}
+	if err := r.Scan(Chat, nil, []byte(`{"messages":[]}`)); err == nil || r.Model != "" {
+		t.Errorf("a body without a model took the last one's: %q, %v", r.Model, err)
+	}
+}
