@@ -23,6 +23,10 @@ type Config struct {
 	EPPArgs       []string
 	ForwarderArgs []string
 
+	// Unguarded takes out of the bootstrap the filter that removes clients' routing
+	// headers, so that the EPP alone must keep them from steering.
+	Unguarded bool
+
 	// Lease is how long etcd keeps a worker that was killed; 0 is Infera's 30 s.
 	Lease time.Duration
 	// EtcdDown leaves etcd stopped, and returns from Start when the processes

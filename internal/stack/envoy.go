@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
@@ -36,6 +37,8 @@ type Addresses struct {
 	Admin   string   // Envoy's own pages
 	EPPs    []string // ext-proc servers
 	Workers []string // the forwarders, for [OverrideHost]
+
+	Unguarded bool // without the filter that removes clients' routing headers
 }
 
 // YAML returns the sample bootstrap with its addresses replaced by a.
@@ -56,6 +59,9 @@ func (b Bootstrap) YAML(a Addresses) ([]byte, error) {
 	if b == OverrideHost {
 		err = errors.Join(err, endpoints(doc, "workers", a.Workers))
 	}
+	if a.Unguarded {
+		err = errors.Join(err, dropFilter(doc, "envoy.filters.http.header_mutation"))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap %s: %w", b, err)
 	}
@@ -66,8 +72,8 @@ func (b Bootstrap) YAML(a Addresses) ([]byte, error) {
 	return out, nil
 }
 
-// put sets the address of the object at path.
-func put(doc map[string]any, addr string, path ...any) error {
+// at returns the object at path, nil when there is none.
+func at(doc map[string]any, path ...any) map[string]any {
 	var node any = doc
 	for _, step := range path {
 		switch key := step.(type) {
@@ -76,12 +82,32 @@ func put(doc map[string]any, addr string, path ...any) error {
 		case int:
 			list, ok := node.([]any)
 			if !ok || key >= len(list) {
-				return fmt.Errorf("the sample has nothing at %v", path)
+				return nil
 			}
 			node = list[key]
 		}
 	}
-	object := asMap(node)
+	return asMap(node)
+}
+
+// dropFilter takes the named HTTP filter out of the listener.
+func dropFilter(doc map[string]any, name string) error {
+	manager := at(doc, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config")
+	filters, ok := manager["http_filters"].([]any)
+	if !ok {
+		return errors.New("the sample has no HTTP filters")
+	}
+	kept := slices.DeleteFunc(slices.Clone(filters), func(f any) bool { return asMap(f)["name"] == name })
+	if len(kept) == len(filters) {
+		return fmt.Errorf("the sample has no filter %q", name)
+	}
+	manager["http_filters"] = kept
+	return nil
+}
+
+// put sets the address of the object at path.
+func put(doc map[string]any, addr string, path ...any) error {
+	object := at(doc, path...)
 	if object == nil {
 		return fmt.Errorf("the sample has nothing at %v", path)
 	}

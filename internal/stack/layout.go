@@ -126,7 +126,8 @@ func (s *Stack) engineArgs(host string, cfg WorkerConfig) []string {
 		"--host", host, "--port", enginePort, "--control-port", controlPort,
 		"--model", cfg.Model, "--engine", cfg.Engine, "--block-size", strconv.Itoa(cfg.BlockSize),
 		"--kv-events-port", eventsPort, "--kv-replay-port", replayPort,
-		"--etcd-endpoint", s.Etcd.Endpoint, "--etcd-ttl", lease.String(),
+		"--discovery-backend", "etcd", "--etcd-endpoint", s.Etcd.Endpoint,
+		"--etcd-lease-ttl-s", strconv.FormatFloat(lease.Seconds(), 'f', -1, 64),
 	}
 }
 

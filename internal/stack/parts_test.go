@@ -123,6 +123,11 @@ func TestBootstrapsCarryTheGivenAddressesAndNoOthers(t *testing.T) {
 			t.Errorf("%s keeps an address of the sample", b)
 		}
 	}
+	open := testAddresses
+	open.Unguarded = true
+	if raw, err := OriginalDst.YAML(open); err != nil || strings.Contains(string(raw), "header_mutation") || !strings.Contains(string(raw), "ext_proc") {
+		t.Errorf("unguarded: error %v in\n%s", err, raw)
+	}
 	bad := testAddresses
 	bad.Gateway = "nonsense"
 	if _, err := OriginalDst.YAML(bad); err == nil {

@@ -164,3 +164,17 @@ func (p *Process) Tail() string {
 	text := strings.TrimRight(string(raw), "\n")
 	return "  log " + p.Log + ":\n  | " + strings.ReplaceAll(text, "\n", "\n  | ")
 }
+
+// ExitError returns how the child ended, whether or not that was asked for; nil
+// for exit status 0 and while it runs.
+func (p *Process) ExitError() error {
+	if p.Running() {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waitErr != nil {
+		return fmt.Errorf("%s: %w\n%s", p.Name, p.waitErr, p.Tail())
+	}
+	return nil
+}

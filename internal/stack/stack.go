@@ -8,7 +8,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -81,7 +80,7 @@ func prepare(cfg Config) (*Stack, error) {
 
 // newEnvoy writes the bootstrap; nothing runs yet.
 func (s *Stack) newEnvoy() (*Service, error) {
-	a := Addresses{Gateway: strings.TrimPrefix(s.URL, "http://"), Admin: strings.TrimPrefix(s.AdminURL, "http://")}
+	a := Addresses{Gateway: strings.TrimPrefix(s.URL, "http://"), Admin: strings.TrimPrefix(s.AdminURL, "http://"), Unguarded: s.cfg.Unguarded}
 	for _, e := range s.EPPs {
 		a.EPPs = append(a.EPPs, e.GRPC)
 	}
@@ -158,7 +157,7 @@ func (s *Stack) WaitReady(ctx context.Context) error {
 			return err
 		}
 	}
-	return Until(ctx, "an answer through the gateway", httpOK(s.client, s.URL+"/v1/models"), s.Envoy.Process())
+	return s.WaitGateway(ctx, len(s.EPPs))
 }
 
 // WaitFleet waits until the program at admin counts n active workers.
@@ -186,20 +185,14 @@ func (s *Stack) Check() error {
 	return errors.Join(errs...)
 }
 
-// closePatience is how long Close lets a process end in order.
-const closePatience = 5 * time.Second
-
-// Close ends everything: the gateway first, so that nothing new comes in, then
-// all others at once. It returns an error for what had died before or would not
-// end. A temporary directory is removed when there is no error.
+// Close kills everything: what is worth an orderly end has been ended before.
+// It returns an error for every process that had died by itself. A temporary
+// directory is removed when there is no error.
 func (s *Stack) Close() error {
 	errs := []error{s.Check()}
-	s.Envoy.Kill() // a graceful end waits for clients that are ours
-	var g errgroup.Group
 	for _, service := range s.services() {
-		g.Go(func() error { return service.Stop(closePatience) })
+		service.Kill()
 	}
-	errs = append(errs, g.Wait())
 	s.Etcd.Stop()
 	errs = append(errs, s.net.release())
 	if err := errors.Join(errs...); err != nil || !s.temp {
@@ -209,4 +202,23 @@ func (s *Stack) Close() error {
 		return fmt.Errorf("remove logs: %w", err)
 	}
 	return nil
+}
+
+// WaitGateway waits until Envoy takes n EPPs for healthy, and answers.
+func (s *Stack) WaitGateway(ctx context.Context, n int) error {
+	what := "Envoy to find " + strconv.Itoa(n) + " healthy EPPs"
+	err := Until(ctx, what, func(ctx context.Context) error {
+		raw, err := Get(ctx, s.client, s.AdminURL+"/stats?filter=cluster.epp.membership_healthy")
+		if err != nil {
+			return err
+		}
+		if !strings.HasSuffix(strings.TrimSpace(string(raw)), ": "+strconv.Itoa(n)) {
+			return fmt.Errorf("%w: %s", errNotReady, raw)
+		}
+		return nil
+	}, s.Envoy.Process())
+	if err != nil {
+		return err
+	}
+	return Until(ctx, "an answer through the gateway", httpOK(s.client, s.URL+"/v1/models"), s.Envoy.Process())
 }

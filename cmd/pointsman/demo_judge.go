@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"pointsman/internal/traffic"
+)
+
+// demoReport is the demo's last line.
+type demoReport struct {
+	Requests       int     `json:"requests"`
+	OK             int     `json:"ok"`
+	Interrupted    int     `json:"interrupted"`
+	OpenAtKill     int     `json:"streams_open_at_kill"`
+	ClientErrors   int     `json:"client_errors"`
+	HitRatio       float64 `json:"hit_ratio"`
+	Ceiling        float64 `json:"ceiling"`
+	TTFT           float64 `json:"ttft_p50_ms"`
+	TTFTRoundRobin float64 `json:"ttft_p50_ms_round_robin"`
+	KilledWorker   string  `json:"killed_worker"`
+}
+
+// judge compares the two runs and returns every promise that was not kept.
+func judge(baseline, kv outcome) (demoReport, []error) {
+	r := demoReport{
+		Requests: kv.summary.Requests, OK: kv.summary.OK, Interrupted: kv.summary.Interrupted,
+		OpenAtKill: openAtKill(&kv), ClientErrors: kv.summary.Failed + baseline.summary.Failed,
+		HitRatio: round(kv.summary.HitRatio, 4), Ceiling: round(kv.ceiling, 4),
+		TTFT: milliseconds(kv.summary.TTFTp50), TTFTRoundRobin: milliseconds(baseline.summary.TTFTp50),
+		KilledWorker: kv.victim,
+	}
+	var faults []error
+	promise := func(kept bool, format string, args ...any) {
+		if !kept {
+			faults = append(faults, fmt.Errorf("demo: "+format, args...))
+		}
+	}
+	promise(r.KilledWorker != "", "no engine was answering two streams at once, so none was killed")
+	promise(r.OK+r.Interrupted == r.Requests, "%d of %d requests were neither answered nor interrupted", r.Requests-r.OK-r.Interrupted, r.Requests)
+	promise(r.Interrupted <= r.OpenAtKill, "%d streams were interrupted, but only %d were open at the killed engine", r.Interrupted, r.OpenAtKill)
+	promise(r.ClientErrors == 0, "clients saw %d errors", r.ClientErrors)
+	promise(baseline.summary.Interrupted == 0, "%d streams were interrupted although nobody was killed", baseline.summary.Interrupted)
+	promise(kv.summary.HitRatio >= minHitShare*kv.ceiling, "hit ratio %.3f is below %.1f of the ceiling %.3f", r.HitRatio, minHitShare, r.Ceiling)
+	promise(kv.summary.TTFTp50 < baseline.summary.TTFTp50, "the median time to first token, %v, is not below round-robin's %v", kv.summary.TTFTp50, baseline.summary.TTFTp50)
+	return r, append(append(faults, strangers(&kv)...), failures(baseline, kv)...)
+}
+
+// flowedFrom reports whether r's stream was open at the killed engine when it
+// was killed: what had left the engine before may have come later.
+func (o *outcome) flowedFrom(r *traffic.Result) bool {
+	return !o.killed.IsZero() && r.Worker == o.victim && r.Sent.Before(o.killed) && r.End.After(o.killed) && r.Texts > 0
+}
+
+func openAtKill(o *outcome) int {
+	n := 0
+	for i := range o.results {
+		if o.flowedFrom(&o.results[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+// strangers returns the streams that were interrupted without having flowed from
+// the killed engine.
+func strangers(o *outcome) []error {
+	var errs []error
+	for i := range o.results {
+		r := &o.results[i]
+		if r.Outcome() == traffic.Interrupted && !o.flowedFrom(r) {
+			errs = append(errs, fmt.Errorf("demo: %s was interrupted at %q, which was not killed under it: %s", r.Request.ID, r.Worker, r.Detail))
+		}
+	}
+	return errs
+}
+
+// maxFailures is how many failed requests are told in full.
+const maxFailures = 5
+
+func failures(runs ...outcome) []error {
+	var errs []error
+	for _, o := range runs {
+		for i := range o.results {
+			r := &o.results[i]
+			if r.Outcome() != traffic.Failed || len(errs) >= maxFailures {
+				continue
+			}
+			errs = append(errs, fmt.Errorf("demo: %s at %q: status %d, %d texts, %d error events, %d [DONE], %d events after the end, finish %v: %s: %w",
+				r.Request.ID, r.Worker, r.Status, r.Texts, r.Errors, r.Dones, r.After, r.Finish, r.Detail, orNone(r.Err)))
+		}
+	}
+	return errs
+}
+
+// noError stands for a failure without one: the stream itself was wrong.
+type noError struct{}
+
+func (noError) Error() string { return "no connection error" }
+
+func orNone(err error) error {
+	if err == nil {
+		return noError{}
+	}
+	return err
+}
+
+func round(v float64, decimals int) float64 {
+	p := math.Pow10(decimals)
+	return math.Round(v*p) / p
+}
+
+func milliseconds(d time.Duration) float64 { return round(d.Seconds()*1000, 1) }

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"pointsman/internal/stack"
+	"pointsman/internal/traffic"
+)
+
+// demonstration is the state that the demo's two runs share.
+type demonstration struct {
+	cfg  demoConfig
+	plan *traffic.Plan
+	view *view
+}
+
+// phase is one run of the plan.
+type phase struct {
+	name, policy string
+	weight       float64
+	kill, stay   bool
+}
+
+// outcome is what a run showed.
+type outcome struct {
+	results []traffic.Result
+	summary traffic.Summary
+	ceiling float64
+	victim  string    // ID of the killed worker
+	killed  time.Time // zero when nobody was
+}
+
+// phase starts a fleet with empty caches, runs the plan against it, and stops it.
+func (d *demonstration) phase(ctx context.Context, p phase) (result outcome, err error) {
+	s, err := d.start(ctx, p)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if d.plan.PromptTokens() == 0 {
+		if err := d.plan.Tokenize(ctx, tokenizer(s.Workers[0].URL)); err != nil {
+			return outcome{}, err
+		}
+	}
+
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	t := newTracker(d.plan.Len(), s.Workers)
+	watched := make(chan struct{})
+	go func() { defer close(watched); d.view.watch(running, p.name, t, s) }()
+	struck := make(chan error, 1)
+	if p.kill {
+		go func() { struck <- d.strike(running, t, s, &result) }()
+	} else {
+		struck <- nil
+	}
+
+	driver := traffic.Driver{URL: s.URL, Model: stack.DefaultModel, Observer: t.observer()}
+	result.results = driver.Run(running, d.plan)
+	stop()
+	<-watched
+	if err := <-struck; err != nil {
+		return outcome{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return outcome{}, fmt.Errorf("%s: %w", p.name, context.Cause(ctx))
+	}
+	result.summary = traffic.Summarize(result.results)
+	result.ceiling = traffic.CeilingOf(result.results, demoBlock)
+	d.view.summary(p.name, &result)
+	if p.stay {
+		d.stay(ctx, s)
+	}
+	return result, nil
+}
+
+// start brings up the fleet of a phase.
+func (d *demonstration) start(ctx context.Context, p phase) (*stack.Stack, error) {
+	begin := time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fmt.Errorf("not up within %v", startPatience))
+	defer cancel()
+	cfg := stack.Config{
+		Bin: d.cfg.bin, Envoy: d.cfg.envoy,
+		// Slow enough for a cache hit to be worth something next to what
+		// processes on two cores cost.
+		Workers:       stack.MixedWorkers(d.cfg.workers, "--prefill-tokens-per-s", "4000", "--block-size", fmt.Sprint(demoBlock)),
+		Policy:        p.policy,
+		OverlapWeight: p.weight,
+	}
+	if d.cfg.override {
+		cfg.Bootstrap = stack.OverrideHost
+	}
+	if d.cfg.logs != "" {
+		cfg.Dir = filepath.Join(d.cfg.logs, p.name)
+	}
+	s, err := stack.Start(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("demo: %w", err)
+	}
+	d.view.say("%s: up in %.1f s, Envoy at %s", p.name, time.Since(begin).Seconds(), s.URL)
+	return s, nil
+}
+
+// strike kills the engine that is answering most streams, once enough of the
+// plan has been sent. Its forwarder stays.
+func (d *demonstration) strike(ctx context.Context, t *tracker, s *stack.Stack, result *outcome) error {
+	victim := t.waitForVictim(ctx, int(killAfter*float64(d.plan.Len())))
+	for _, w := range s.Workers {
+		if w.ID == victim {
+			result.victim, result.killed = victim, time.Now()
+			w.Engine.Kill()
+			t.lost(victim)
+			return nil
+		}
+	}
+	if ctx.Err() != nil {
+		return nil // interrupted, or judged below: nobody was killed
+	}
+	return fmt.Errorf("no engine is called %q, as the answers' header %s says", victim, traffic.WorkerHeader)
+}
+
+// stay leaves the fleet up until ctx is done.
+func (d *demonstration) stay(ctx context.Context, s *stack.Stack) {
+	d.view.say("still up; Ctrl-C ends it. Try:\n"+
+		"  curl -N %s/v1/chat/completions -H 'content-type: application/json' -d '{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'\n"+
+		"  pointsman explain --url %s\n"+
+		"  pointsman fleet --url %s\n"+
+		"  logs: %s", s.URL, stack.DefaultModel, s.EPPs[0].Admin, s.Workers[0].ForwarderURL, s.Dir)
+	<-ctx.Done()
+}
+
+// tokenizer asks an engine for the token ids of a chat, as vLLM's /tokenize does.
+func tokenizer(engine string) func(context.Context, []traffic.Message) ([]uint32, error) {
+	return func(ctx context.Context, messages []traffic.Message) ([]uint32, error) {
+		body, err := json.Marshal(map[string]any{"model": stack.DefaultModel, "messages": messages})
+		if err != nil {
+			return nil, fmt.Errorf("tokenize: %w", err)
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, engine+"/tokenize", bytes.NewReader(body))
+		if err != nil {
+			return nil, fmt.Errorf("tokenize: %w", err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return nil, fmt.Errorf("tokenize: %w", err)
+		}
+		defer resp.Body.Close()
+		var answer struct {
+			Tokens []uint32 `json:"tokens"`
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || len(answer.Tokens) == 0 {
+			return nil, fmt.Errorf("tokenize: %s, %d tokens: %w", resp.Status, len(answer.Tokens), err)
+		}
+		return answer.Tokens, nil
+	}
+}

@@ -1,0 +1,199 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pointsman/internal/stack"
+	"pointsman/internal/traffic"
+)
+
+// turn sends a conversation as it stands and returns it with the answer.
+func turn(t *testing.T, s *stack.Stack, requestID string, talk []traffic.Message, question string) ([]traffic.Message, completion) {
+	t.Helper()
+	talk = append(talk, traffic.Message{Role: "user", Content: question})
+	body, err := json.Marshal(map[string]any{"model": stack.DefaultModel, "max_tokens": 24, "messages": talk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := send(t, http.DefaultClient, http.MethodPost, s.URL+"/v1/chat/completions", bytes.NewReader(body), map[string]string{"X-Request-Id": requestID})
+	c := parse(t, a)
+	return append(talk, traffic.Message{Role: "assistant", Content: c.Choices[0].Message.Content}), c
+}
+
+func TestAConversationStaysWithItsWorker(t *testing.T) {
+	onBothBootstraps(t, func(t *testing.T, s *stack.Stack) {
+		workers := map[string]bool{}
+		for talkNumber := range 6 { // by chance three turns of six would all stay once in half a million
+			var talk []traffic.Message
+			worker, known := "", 0
+			for turnNumber := range 3 {
+				requestID := id(t, fmt.Sprintf("%d-%d", talkNumber, turnNumber))
+				var c completion
+				talk, c = turn(t, s, requestID, talk, "Question. "+words(100+10*talkNumber+turnNumber, 120))
+				rc := theReceipt(t, s, requestID)
+				if rc.CachedTokens != c.Usage.Details.Cached || rc.PromptTokens != c.Usage.Prompt {
+					t.Errorf("usage %+v, receipt %+v", c.Usage, rc)
+				}
+				// All of the last prompt and its answer, but for a block's rest.
+				if want := known - 16; turnNumber > 0 && (rc.WorkerID != worker || rc.CachedTokens < want) {
+					t.Errorf("conversation %d, turn %d: %d of %d tokens cached on %s; want at least %d on %s",
+						talkNumber, turnNumber, rc.CachedTokens, rc.PromptTokens, rc.WorkerID, want, worker)
+				}
+				worker, known = rc.WorkerID, c.Usage.Prompt+c.Usage.Completion
+				workers[worker] = true
+			}
+		}
+		if len(workers) < 2 {
+			t.Errorf("all conversations went to %v: load is not looked at", workers)
+		}
+	})
+}
+
+// TestAResponseNamesItsWorker checks the header that the demo and operators go by.
+func TestAResponseNamesItsWorker(t *testing.T) {
+	onBothBootstraps(t, func(t *testing.T, s *stack.Stack) {
+		a := chat(t, s, id(t, "0"), words(7, 30), nil)
+		parse(t, a)
+		if got, want := a.header.Get(traffic.WorkerHeader), theReceipt(t, s, id(t, "0")).WorkerID; got != want {
+			t.Errorf("header %s is %q, served by %q", traffic.WorkerHeader, got, want)
+		}
+	})
+}
+
+// TestForgedHeadersDoNotSteer sends what only an EPP may say, to fleets whose
+// Envoy does not help against it.
+func TestForgedHeadersDoNotSteer(t *testing.T) {
+	t.Parallel()
+	for _, b := range []stack.Bootstrap{stack.OriginalDst, stack.OverrideHost} {
+		t.Run(b.String(), func(t *testing.T) {
+			t.Parallel()
+			s := startFleet(t, stack.Config{
+				Bootstrap: b, Workers: stack.MixedWorkers(3, fast()...), Policy: "kv-aware", OverlapWeight: 20, Unguarded: true,
+			})
+			trap := newTrap(t)
+			prompt := words(50, 600)
+			parse(t, chat(t, s, id(t, "warm"), prompt, nil))
+			home := theReceipt(t, s, id(t, "warm")).WorkerID
+			var other *stack.Worker
+			for _, w := range s.Workers {
+				if w.ID != home {
+					other = w
+				}
+			}
+			forgeries := map[string]map[string]string{
+				"destination":      {"X-Gateway-Destination-Endpoint": other.Destination},
+				"trap":             {"X-Gateway-Destination-Endpoint": trap.addr},
+				"worker":           {"X-Worker-Instance-Id": other.ID},
+				"prefill":          {"X-Prefill-Instance-Id": other.ID},
+				"all":              {"X-Gateway-Destination-Endpoint": other.Destination, "X-Worker-Instance-Id": other.ID, "X-Prefill-Instance-Id": other.ID},
+				"internal headers": {"X-Infera-Attempt-Id": "forged", "X-Data-Parallel-Rank": "3"},
+			}
+			for name, headers := range forgeries {
+				requestID := id(t, strings.ReplaceAll(name, " ", "-"))
+				parse(t, chat(t, s, requestID, prompt, headers))
+				rc := theReceipt(t, s, requestID)
+				if rc.WorkerID != home {
+					t.Errorf("%s: served by %s, the prompt is cached on %s", name, rc.WorkerID, home)
+				}
+				for k, v := range rc.Headers {
+					if k == "x-worker-instance-id" || k == "x-prefill-instance-id" || strings.HasPrefix(k, "x-gateway-") || v == "forged" || k == "x-data-parallel-rank" {
+						t.Errorf("%s: the engine was sent %s: %s", name, k, v)
+					}
+				}
+			}
+			// A GET is picked without a body.
+			a := send(t, http.DefaultClient, http.MethodGet, s.URL+"/v1/models", http.NoBody, map[string]string{"X-Gateway-Destination-Endpoint": trap.addr})
+			if a.status != http.StatusOK || trap.hits.Load() != 0 {
+				t.Errorf("GET with a forged destination: %d; the trap was called %d times", a.status, trap.hits.Load())
+			}
+		})
+	}
+}
+
+// trap counts connections to where nothing should connect.
+type trap struct {
+	addr string
+	hits atomic.Int32
+}
+
+func newTrap(t *testing.T) *trap {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &trap{addr: lis.Addr().String()}
+	t.Cleanup(func() { lis.Close() })
+	go func() {
+		for {
+			c, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			tr.hits.Add(1)
+			c.Close()
+		}
+	}()
+	return tr
+}
+
+func TestAnAbortReachesTheEngineWithinASecond(t *testing.T) {
+	onBothBootstraps(t, func(t *testing.T, s *stack.Stack) {
+		for name, extra := range map[string]map[string]any{
+			"streamed": {"stream": true, "max_tokens": 50_000},
+			"unary":    {"max_tokens": 50_000},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				requestID := id(t, "0")
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/v1/chat/completions", bytes.NewReader(chatBody(t, "talk long", extra)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("X-Request-Id", requestID)
+				ended := make(chan error, 1)
+				go func() {
+					resp, err := http.DefaultClient.Do(req)
+					if err == nil {
+						buf := make([]byte, 1)
+						for err == nil {
+							_, err = resp.Body.Read(buf)
+						}
+						resp.Body.Close()
+					}
+					ended <- err
+				}()
+				eventually(t, "the engine to work on it", func(context.Context) error {
+					list := receipts(t, s, requestID)
+					if len(list) != 1 || list[0].FirstTokenAt == nil {
+						return errNotYet
+					}
+					return nil
+				})
+				left := time.Now()
+				cancel()
+				if err := <-ended; err == nil {
+					t.Fatal("the request ended by itself")
+				}
+				rc := theReceipt(t, s, requestID)
+				if rc.Outcome != "aborted" || rc.AbortedAt == nil {
+					t.Fatalf("receipt %+v", rc)
+				}
+				if late := rc.AbortedAt.Sub(left); late > time.Second {
+					t.Errorf("the engine saw it %v later", late)
+				}
+			})
+		}
+	})
+}
