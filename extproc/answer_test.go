@@ -49,18 +49,21 @@ func TestRouteAnswersEqualTheGeneratedTypes(t *testing.T) {
 	}{
 		{"nothing was picked: all are removed", route{}, nil},
 		{
-			"a mixed worker", route{destination: []byte("10.0.0.1:8000"), worker: "10.0.0.1:30000"},
+			"a mixed worker",
+			route{destination: []byte("10.0.0.1:8000"), worker: "10.0.0.1:30000"},
 			[]*corev3.HeaderValueOption{setOption(HeaderDestination, "10.0.0.1:8000"), setOption(HeaderWorker, "10.0.0.1:30000")},
 		},
 		{
-			"a pair", route{destination: []byte("[fd00::1]:8000"), worker: "[fd00::1]:30000", prefill: strings.Repeat("p", 300)},
+			"a pair",
+			route{destination: []byte("[fd00::1]:8000"), worker: "[fd00::1]:30000", prefill: strings.Repeat("p", 300)},
 			[]*corev3.HeaderValueOption{
 				setOption(HeaderDestination, "[fd00::1]:8000"), setOption(HeaderWorker, "[fd00::1]:30000"),
 				setOption(HeaderPrefill, strings.Repeat("p", 300)),
 			},
 		},
 		{
-			"a rank", route{destination: []byte("h:1"), worker: "w", rank: []byte("7")},
+			"a rank",
+			route{destination: []byte("h:1"), worker: "w", rank: []byte("7")},
 			[]*corev3.HeaderValueOption{setOption(HeaderDestination, "h:1"), setOption(HeaderWorker, "w"), setOption(HeaderRank, "7")},
 		},
 	}

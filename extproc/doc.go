@@ -14,10 +14,10 @@
 // What the gateway sees is decided by the body modes it names in the first
 // message's protocol_config; without one, FULL_DUPLEX_STREAMED is assumed.
 //
-//	request mode          headers answer            picked                 header mutation on
-//	FULL_DUPLEX_STREAMED  held until the body ends  with the body          headers answer
-//	BUFFERED              at once                   with the body          body answer
-//	STREAMED, NONE        at once                   by load, body unseen   headers answer
+//	request mode          headers answered          picked                 headers set by
+//	FULL_DUPLEX_STREAMED  held until the body ends  with the body          the headers answer
+//	BUFFERED              at once                   with the body          the body answer
+//	STREAMED, NONE        at once                   by load, body unseen   the headers answer
 //
 // In FULL_DUPLEX_STREAMED Envoy drops header mutations that arrive with a body
 // answer, which is why the headers answer waits. In STREAMED and NONE the model

@@ -26,7 +26,7 @@ type bufferPool struct {
 
 // Get returns a buffer of the given length with undefined contents.
 func (p *bufferPool) Get(length int) *[]byte {
-	tier := max(minTier, bits.Len(uint(max(length, 1)-1))) //nolint:gosec // never negative
+	tier := max(minTier, bits.Len(uint(max(length, 1)-1)))
 	if tier > maxTier {
 		b := make([]byte, length)
 		return &b
@@ -44,7 +44,7 @@ func (p *bufferPool) Put(b *[]byte) {
 	if p.dirty != nil {
 		p.dirty((*b)[:cap(*b)])
 	}
-	tier := bits.Len(uint(cap(*b))) - 1 //nolint:gosec // never negative
+	tier := bits.Len(uint(cap(*b))) - 1
 	if tier < minTier || tier > maxTier || cap(*b) != 1<<tier {
 		return
 	}

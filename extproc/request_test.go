@@ -441,7 +441,7 @@ func TestMessagesOutOfOrderAreNoReasonToHang(t *testing.T) {
 		}
 		g.finish()
 	})
-	t.Run("an empty message", func(t *testing.T) {
+	t.Run("an empty message", func(*testing.T) {
 		g := w.open()
 		g.send(&extprocv3.ProcessingRequest{}, get("/"))
 		g.routedHeaders()

@@ -125,7 +125,7 @@ func (s *Server) Serve(ctx context.Context, lis, healthLis net.Listener) error {
 		return fmt.Errorf("ext-proc server: %w", err)
 	}
 	main := grpc.NewServer(opts...)
-	main.RegisterService(s.service(), nil)
+	main.RegisterService(s.service(), nil) //nolint:contextcheck // each stream has its own
 	healthpb.RegisterHealthServer(main, s.health)
 	probes := grpc.NewServer()
 	healthpb.RegisterHealthServer(probes, s.health)
@@ -133,8 +133,8 @@ func (s *Server) Serve(ctx context.Context, lis, healthLis net.Listener) error {
 	var wg sync.WaitGroup
 	failed := make(chan error, 2)
 	serve := func(srv *grpc.Server, lis net.Listener, name string) {
-		if err := srv.Serve(lis); err != nil {
-			failed <- fmt.Errorf("%s port: %w", name, err)
+		if failure := srv.Serve(lis); failure != nil {
+			failed <- fmt.Errorf("%s port: %w", name, failure)
 		}
 	}
 	ready, stopReady := context.WithCancel(context.WithoutCancel(ctx))

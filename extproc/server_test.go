@@ -222,9 +222,9 @@ func TestHealthWatchFollowsReadinessAndEndsWithTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := func() healthpb.HealthCheckResponse_ServingStatus {
-		r, err := watch.Recv()
-		if err != nil {
-			t.Fatal(err)
+		r, failure := watch.Recv()
+		if failure != nil {
+			t.Fatal(failure)
 		}
 		return r.GetStatus()
 	}
@@ -243,7 +243,7 @@ func TestHealthWatchFollowsReadinessAndEndsWithTheServer(t *testing.T) {
 	if got := next(); got != healthpb.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("draining: %v", got)
 	}
-	if _, err := watch.Recv(); status.Code(err) != codes.Unavailable {
+	if _, err = watch.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the watch ended with %v", err)
 	}
 	unknown, err := client.Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})
@@ -262,12 +262,12 @@ func TestDrainLetsOpenStreamsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	exchange := func(m *extprocv3.ProcessingRequest) *extprocv3.ProcessingResponse {
-		if err := stream.Send(m); err != nil {
-			t.Fatal(err)
+		if failure := stream.Send(m); failure != nil {
+			t.Fatal(failure)
 		}
-		r, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
+		r, failure := stream.Recv()
+		if failure != nil {
+			t.Fatal(failure)
 		}
 		return r
 	}
@@ -382,7 +382,7 @@ func writePair(t *testing.T, cert, key string) string {
 	for name, block := range map[string]*pem.Block{
 		cert: {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, key: {Type: "PRIVATE KEY", Bytes: der},
 	} {
-		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
+		if err = os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

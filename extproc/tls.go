@@ -100,7 +100,7 @@ func (c *certFiles) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	if err == nil || c.cert == nil {
 		return c.cert, err
 	}
-	c.log.Warn("certificate files unusable; serving the last good one", //nolint:sloglint // a handshake has no context
+	c.log.Warn("certificate files unusable; serving the last good one",
 		slog.String("cert_file", c.certFile), slog.Any("error", err))
 	return c.cert, nil
 }

@@ -53,9 +53,9 @@ func testConfig() Config {
 	return cfg
 }
 
-func newWorld(t testing.TB, cfg Config, workers ...*fleet.Worker) *world {
-	t.Helper()
-	w := &world{t: t, log: new(strings.Builder)}
+func newWorld(tb testing.TB, cfg Config, workers ...*fleet.Worker) *world {
+	tb.Helper()
+	w := &world{t: tb, log: new(strings.Builder)}
 	store := new(fleet.Store)
 	w.feed = fleet.NewFeed(store)
 	w.feed.Replace(workers)
@@ -66,7 +66,7 @@ func newWorld(t testing.TB, cfg Config, workers ...*fleet.Worker) *world {
 	pc.Seed = 1
 	var err error
 	if w.picker, err = picker.New(pc, store, kvindex.New(kvindex.Config{}), w.breakers); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	w.server, err = New(cfg, Deps{
 		Picker:   w.picker,
@@ -76,7 +76,7 @@ func newWorld(t testing.TB, cfg Config, workers ...*fleet.Worker) *world {
 		Audit:    func(u Usage) { w.usage = append(w.usage, u) },
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	w.server.pool.dirty = poisoned().dirty
 	w.serve()

@@ -1,0 +1,134 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pointsman/plugins/discovery/static"
+)
+
+// TestBeExtProcChild is no test: started by TestExtProcMeasures with the hidden
+// flag, this binary becomes one of the measured servers.
+func TestBeExtProcChild(t *testing.T) {
+	if flag.NArg() == 0 || flag.Arg(0) != childFlag {
+		t.Skip("only as a child of another test")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := ExtProc(ctx, flag.Args(), os.Stdout, os.Stderr); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestExtProcMeasures(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	var log bytes.Buffer
+	cfg := extProcConfig{epp: "self", rounds: 1, busy: 20 * time.Millisecond, only: 8, least: 40}
+	self := []string{"-test.run=^TestBeExtProcChild$", "--", childFlag}
+	result, err := measureExtProc(t.Context(), cfg, self, t.TempDir(), &sharedWriter{w: &log})
+	if err != nil && strings.Contains(err.Error(), "too busy") {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log.String())
+	}
+	if len(result.Rows) != 2 {
+		t.Fatalf("%d rows, want two", len(result.Rows))
+	}
+	for i, row := range result.Rows {
+		if row.Workers != 8 || row.C != 4 || row.PromptBytes != []int{1024, 102400}[i] {
+			t.Errorf("row %d is of %+v", i, row)
+		}
+		if row.RPS <= 0 || row.P50 <= 0 || row.P99 < row.P50 || row.CPU <= 0 || row.VsReference <= 0 {
+			t.Errorf("row %d was not measured: %+v", i, row)
+		}
+		// Heap objects are counted exactly. Under the race detector sync.Pool
+		// drops a part of what it is given, so the bound of 95 is loosened here.
+		if row.Allocs < 1 || row.Allocs > 95*3/2 {
+			t.Errorf("row %d: %.1f allocations per request", i, row.Allocs)
+		}
+	}
+	if result.ChunkAllocs > 12*3/2 {
+		t.Errorf("%.1f allocations per response chunk", result.ChunkAllocs)
+	}
+	line, err := json.Marshal(result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"rows", "workers", "prompt_bytes", "c", "rps", "p50_ms", "p99_ms", "cpu_ms", "allocs", "vs_reference", "chunk_us"} {
+		if !strings.Contains(string(line), `"`+key+`"`) {
+			t.Errorf("the result has no %s: %s", key, line)
+		}
+	}
+}
+
+func TestExtProcFleetFileIsReadByTheStaticBackend(t *testing.T) {
+	for _, n := range []int{8, 200} {
+		workers, err := static.Parse([]byte(fleetFile(n)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(workers) != n || workers[0].Model != extProcModel || workers[0].BlockSize != 16 {
+			t.Errorf("%d workers: read %d, the first is %+v", n, len(workers), workers[0])
+		}
+	}
+}
+
+func TestExtProcBodiesShareTheirGroupsPrefix(t *testing.T) {
+	bodies := extProcBodies(largePrompt)
+	if len(bodies) != bodyVariants {
+		t.Fatalf("%d bodies", len(bodies))
+	}
+	whole := func(i int) string {
+		var b strings.Builder
+		for _, c := range bodies[i].chunks {
+			b.Write(c.GetRequestBody().GetBody())
+		}
+		return b.String()
+	}
+	a, b, c := whole(0), whole(bodyGroups), whole(1)
+	if common(a, b) < largePrompt*sharedPercent/100 || common(a, c) > 200 || a == b {
+		t.Errorf("same group shares %d bytes, others %d", common(a, b), common(a, c))
+	}
+	if !json.Valid([]byte(a)) || bodies[0].size != len(a) {
+		t.Error("a body is no JSON, or its size is wrong")
+	}
+}
+
+func common(a, b string) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+func TestExtProcFlags(t *testing.T) {
+	var log bytes.Buffer
+	cfg, err := extProcFlags([]string{"--epp", "x", "--rounds", "2"}, &log)
+	if err != nil || cfg.epp != "x" || cfg.rounds != 2 {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	for _, args := range [][]string{{"--rounds", "0"}, {"--busy", "1ms"}, {"--what"}} {
+		if _, err := extProcFlags(args, &log); err == nil {
+			t.Errorf("%q is accepted", args)
+		}
+	}
+	if err := ExtProc(t.Context(), []string{"--epp", "/does/not/exist", "--rounds", "0"}, &log, &log); err == nil {
+		t.Error("a measurement that cannot be made is no error")
+	}
+	if got := childArgs(nil); !slices.Contains(got, childFlag) {
+		t.Errorf("child arguments %q", got)
+	}
+}
