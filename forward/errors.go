@@ -146,10 +146,10 @@ func describeBroken(e *Error) apiError {
 	switch {
 	case e.Stage == StageDial:
 		out.code, out.message = "upstream_connect_failed", "the worker could not be reached"
-	case errors.Is(e, ErrProtocol):
-		out.code, out.message = "upstream_invalid_response", "the worker sent an invalid response"
 	case e.Stage == StageBody && !errors.Is(e, syscall.ECONNRESET):
 		out.code, out.message = "upstream_stream_truncated", "worker stream ended before completion"
+	case errors.Is(e, ErrProtocol):
+		out.code, out.message = "upstream_invalid_response", "the worker sent an invalid response"
 	default:
 		out.code, out.message = "upstream_reset", "the connection to the worker broke"
 	}

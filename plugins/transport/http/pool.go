@@ -1,0 +1,151 @@
+package http
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// pool keeps connections that are not in use, the most recent one on top.
+type pool struct {
+	cfg Config
+
+	mu   sync.Mutex
+	idle map[poolKey][]*conn
+}
+
+// get returns a kept connection to key that seems alive, or nil.
+func (p *pool) get(key poolKey) *conn {
+	for {
+		c := p.pop(key)
+		if c == nil {
+			return nil
+		}
+		if time.Since(c.since) < p.cfg.IdleTimeout && c.alive() {
+			return c
+		}
+		c.close()
+	}
+}
+
+func (p *pool) pop(key poolKey) *conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := p.idle[key]
+	if len(list) == 0 {
+		return nil
+	}
+	c := list[len(list)-1]
+	list[len(list)-1] = nil
+	if len(list) == 1 {
+		delete(p.idle, key)
+		return c
+	}
+	p.idle[key] = list[:len(list)-1]
+	return c
+}
+
+// put keeps c, whose last exchange left it clean.
+func (p *pool) put(c *conn) {
+	if p.cfg.IdleTimeout == 0 || !p.push(c) {
+		c.close()
+	}
+}
+
+func (p *pool) push(c *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.idle[c.key]) >= p.cfg.MaxIdle {
+		return false
+	}
+	if p.idle == nil {
+		p.idle = make(map[poolKey][]*conn)
+	}
+	c.since = time.Now()
+	p.idle[c.key] = append(p.idle[c.key], c)
+	return true
+}
+
+// sweep closes what has been unused since before now-IdleTimeout.
+func (p *pool) sweep(now time.Time) {
+	var old []*conn
+	p.mu.Lock()
+	for key, list := range p.idle {
+		n := 0 // the oldest are at the bottom
+		for n < len(list) && now.Sub(list[n].since) >= p.cfg.IdleTimeout {
+			n++
+		}
+		old = append(old, list[:n]...)
+		if n == len(list) {
+			delete(p.idle, key)
+		} else if n > 0 {
+			p.idle[key] = append([]*conn(nil), list[n:]...)
+		}
+	}
+	p.mu.Unlock()
+	for _, c := range old {
+		c.close()
+	}
+}
+
+func (p *pool) close() {
+	p.mu.Lock()
+	idle := p.idle
+	p.idle = nil
+	p.mu.Unlock()
+	for _, list := range idle {
+		for _, c := range list {
+			c.close()
+		}
+	}
+}
+
+// conn is a connection to a worker with its read buffer.
+type conn struct {
+	net.Conn
+	raw   net.Conn // the TCP connection under TLS, else the same
+	key   poolKey
+	since time.Time // when it was last put into the pool
+	used  bool      // has carried an exchange before
+
+	buf  []byte // buf[r:w] is read and not consumed
+	r, w int
+}
+
+// readBuffer is the size of a connection's read buffer: it holds a burst of
+// events, and a usual head.
+const readBuffer = 16 << 10
+
+func newConn(nc, raw net.Conn, key poolKey) *conn {
+	return &conn{Conn: nc, raw: raw, key: key, buf: make([]byte, readBuffer)}
+}
+
+// close closes c; nothing can be done about its error.
+func (c *conn) close() { _ = c.Conn.Close() }
+
+// fill reads more bytes into the buffer, moving or growing it up to limit when
+// it is full. It returns errHeadSize when limit is reached.
+func (c *conn) fill(limit int) error {
+	if c.r > 0 && c.r == c.w {
+		c.r, c.w = 0, 0
+	}
+	if c.w == len(c.buf) {
+		switch {
+		case c.r > 0:
+			c.w = copy(c.buf, c.buf[c.r:c.w])
+			c.r = 0
+		case len(c.buf) >= limit:
+			return errHeadSize
+		default:
+			grown := make([]byte, min(2*len(c.buf), limit))
+			copy(grown, c.buf)
+			c.buf = grown
+		}
+	}
+	n, err := c.Read(c.buf[c.w:])
+	c.w += n
+	if n > 0 {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,123 @@
+package http
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"pointsman/fleet"
+	"pointsman/forward"
+)
+
+// Transport sends requests to workers. Create it with [New].
+type Transport struct {
+	cfg    Config
+	dialer net.Dialer
+	pool   pool
+	std    *std // HTTP/2; nil for HTTP/1.1
+}
+
+var _ forward.Transport = (*Transport)(nil)
+
+// New returns a transport. It does no I/O.
+func New(cfg Config) (*Transport, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("http transport: %w", err)
+	}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = defaultConnect
+	}
+	t := &Transport{cfg: cfg, dialer: dialer(cfg), pool: pool{cfg: cfg}}
+	if cfg.Protocol == H2C {
+		t.std = newStd(cfg, t.dialer)
+	}
+	return t, nil
+}
+
+func dialer(cfg Config) net.Dialer {
+	return net.Dialer{
+		Timeout: cfg.ConnectTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{
+			Enable:   cfg.KeepAlive > 0,
+			Idle:     cfg.KeepAlive,
+			Interval: 15 * time.Second,
+			Count:    4,
+		},
+	}
+}
+
+// Run closes connections that have been unused for too long, until ctx is done;
+// then it closes all unused ones.
+func (t *Transport) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			t.Close()
+			return nil
+		case now := <-tick.C:
+			t.pool.sweep(now)
+		}
+	}
+}
+
+// Close closes the connections that are not in use.
+func (t *Transport) Close() {
+	t.pool.close()
+	if t.std != nil {
+		t.std.tr.CloseIdleConnections()
+	}
+}
+
+// Do sends req to w, as forward.Transport says.
+func (t *Transport) Do(ctx context.Context, w *fleet.Worker, req *forward.Request) (*forward.Response, error) {
+	if t.std != nil {
+		return t.std.do(ctx, w, req)
+	}
+	return t.exchange(ctx, w, req)
+}
+
+// dial opens a connection to w.
+func (t *Transport) dial(ctx context.Context, key poolKey) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.ConnectTimeout)
+	defer cancel()
+	nc, err := t.dialer.DialContext(ctx, "tcp", key.addr)
+	if err != nil {
+		return nil, err
+	}
+	raw := nc
+	if key.tls {
+		cfg := t.cfg.TLS.Clone()
+		if cfg == nil {
+			cfg = &tls.Config{MinVersion: tls.VersionTLS12}
+		}
+		if cfg.ServerName == "" {
+			host, _, _ := net.SplitHostPort(key.addr)
+			cfg.ServerName = host
+		}
+		cfg.NextProtos = []string{"http/1.1"}
+		tc := tls.Client(nc, cfg)
+		if err := tc.HandshakeContext(ctx); err != nil {
+			return nil, errors.Join(err, nc.Close())
+		}
+		nc = tc
+	}
+	return newConn(nc, raw, key), nil
+}
+
+// poolKey is what connections can be shared for.
+type poolKey struct {
+	addr string
+	tls  bool
+}
+
+// keyOf returns where w is reached.
+func keyOf(w *fleet.Worker) poolKey {
+	return poolKey{addr: net.JoinHostPort(w.Host, strconv.Itoa(w.Port)), tls: strings.HasPrefix(w.URL, "https://")}
+}
