@@ -213,7 +213,7 @@ const canaryText = "The points are set: each request takes the right track.\n"
 func (e *Engine) Worker() *fleet.Worker {
 	return &fleet.Worker{
 		ID: e.id, URL: e.URL(), Host: e.advertised(), Port: e.port(), Model: e.cfg.Model, Engine: e.cfg.Engine,
-		Role: e.cfg.Role, KVEvents: e.KVEvents(), BlockSize: e.cfg.Cache.BlockSize, DPRank: -1, Transport: "http",
+		Role: e.cfg.Role, KVEvents: e.KVEvents(), KVReplay: e.KVReplay(), BlockSize: e.cfg.Cache.BlockSize, DPRank: -1, Transport: "http",
 		Endpoint: e.cfg.ForwarderEndpoint, Canary: appendTokens(nil, canaryText),
 	}
 }
@@ -320,15 +320,15 @@ func (e *Engine) deregister(ctx context.Context) error {
 // end stops every part and waits for it. Only the first call does anything.
 func (e *Engine) end() {
 	e.ended.Do(func() {
+		for _, s := range e.servers { // before the handlers are told, so that no answer ends well
+			_ = s.Close()
+		}
 		e.stop()
 		e.fault.Lock()
 		if e.fault.timer != nil {
 			e.fault.timer.Stop()
 		}
 		e.fault.Unlock()
-		for _, s := range e.servers {
-			_ = s.Close()
-		}
 		e.unbind()
 		e.wg.Wait()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(e.life), 5*time.Second)

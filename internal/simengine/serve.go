@@ -91,7 +91,7 @@ func (e *Engine) infer(a api) http.HandlerFunc {
 		if err != nil {
 			if r.Context().Err() != nil || errors.Is(err, io.ErrUnexpectedEOF) {
 				rc.end(OutcomeAborted)
-				return
+				breakConnection()
 			}
 			reject(w, rc, bodyError(err))
 			return
@@ -158,7 +158,7 @@ func strikeRequest(ctx context.Context, w http.ResponseWriter, f fault, rc *entr
 	case faultHangHead:
 		<-ctx.Done()
 		rc.end(OutcomeAborted)
-		return true
+		breakConnection()
 	case faultStatus:
 		if f.arg == http.StatusTooManyRequests || f.arg == http.StatusServiceUnavailable {
 			w.Header().Set("Retry-After", "1")
@@ -227,8 +227,14 @@ func (e *Engine) answer(w http.ResponseWriter, r *http.Request, a api, raw []byt
 	} else if err = wait(r.Context(), j); err == nil {
 		err = unary(newReply(w, r, f, nil, rc), a.unary(e, id, created, j), j)
 	}
-	e.close(rc, j, err)
+	if e.close(rc, j, err) == OutcomeAborted {
+		breakConnection()
+	}
 }
+
+// breakConnection ends the handler without letting net/http complete the
+// answer: an engine that dies must not look like one that finished.
+func breakConnection() { panic(http.ErrAbortHandler) }
 
 // abandon cancels what has not finished.
 func (e *Engine) abandon(j *job) {
@@ -237,8 +243,8 @@ func (e *Engine) abandon(j *job) {
 	}
 }
 
-// close writes the outcome into the receipt.
-func (e *Engine) close(rc *entry, j *job, err error) {
+// close writes the outcome into the receipt and returns it.
+func (e *Engine) close(rc *entry, j *job, err error) string {
 	e.abandon(j)
 	rc.update(func(r *Receipt) {
 		u := j.usage()
@@ -246,14 +252,15 @@ func (e *Engine) close(rc *entry, j *job, err error) {
 		first := j.choices[0]
 		r.StartedAt, r.FirstTokenAt, r.Finish = stamp(first.seq.started), stamp(first.seq.first), first.reason
 	})
+	outcome := OutcomeAborted // a write failed or the request's context ended: the client is gone
 	switch {
 	case err == nil:
-		rc.end(OutcomeComplete)
+		outcome = OutcomeComplete
 	case errors.Is(err, errFaulted):
-		rc.end(OutcomeFault)
-	default: // a write failed or the request's context ended: the client is gone
-		rc.end(OutcomeAborted)
+		outcome = OutcomeFault
 	}
+	rc.end(outcome)
+	return outcome
 }
 
 func tokensSent(j *job) int {
