@@ -3,7 +3,6 @@ package extproc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -194,9 +193,4 @@ func (x *exchange) end() {
 		scan: x.scan, prep: x.prep, sizes: x.sizes[:0],
 		route: route{destination: x.route.destination[:0], rank: x.route.rank[:0]},
 	}
-}
-
-// String says where the exchange is, for tests and debugging.
-func (x *exchange) String() string {
-	return fmt.Sprintf("exchange(%s held=%t picked=%t status=%d)", x.api, x.held, x.picked, x.status)
 }

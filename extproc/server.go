@@ -92,6 +92,13 @@ const (
 // default, 5 minutes, closes connections of gateways that ping more often.
 const minPing = 5 * time.Second
 
+// A gateway that vanishes without closing its connection would hold its picks'
+// load for ever: a silent connection is asked for a sign of life.
+const (
+	pingIdle    = time.Minute
+	pingTimeout = 20 * time.Second
+)
+
 func (s *Server) options() ([]grpc.ServerOption, error) {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec(s.pool)),
@@ -102,6 +109,7 @@ func (s *Server) options() ([]grpc.ServerOption, error) {
 		grpc.ReadBufferSize(socketBuffer),
 		grpc.WriteBufferSize(socketBuffer),
 		grpc.NumStreamWorkers(uint32(2 * runtime.GOMAXPROCS(0))), //nolint:gosec // a small number
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingIdle, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 	}
 	if !s.cfg.Secure {
