@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+
+	"pointsman/extproc"
+	"pointsman/internal/assemble"
+	"pointsman/internal/ops"
+	"pointsman/internal/run"
+)
+
+// serve joins the common parts with the ext-proc door. The door ends with ctx,
+// the parts only after it: streams that still run want a fleet and a picker.
+func serve(ctx context.Context, core *assemble.Core) error {
+	cfg := core.Config
+	door, err := extproc.New(cfg.ExtProc, extproc.Deps{
+		Picker:   core.Picker,
+		Preparer: core.Preparer(),
+		Store:    core.Store,
+		Log:      core.Log,
+		Ready:    func() bool { return core.Synced() == nil },
+	})
+	if err != nil {
+		return err
+	}
+	if err := door.Register(core.Registry); err != nil {
+		return err
+	}
+	ports, err := run.Listen(ctx, cfg.Host, cfg.GRPCPort, cfg.GRPCHealthPort, cfg.MetricsPort)
+	if err != nil {
+		return err
+	}
+	parts := run.New(context.WithoutCancel(ctx))
+	core.Start(parts)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(parts.Context(), stop)()
+	parts.Go("ext-proc", func(context.Context) error {
+		defer parts.Stop()
+		return door.Serve(ctx, ports[0], ports[1])
+	})
+	if ports[2] != nil {
+		parts.Go("metrics", run.HTTP(ports[2], ops.Handler(ops.Deps{
+			Config: cfg, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Synced,
+		})))
+	}
+	return parts.Wait()
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"net/http"
+
+	"pointsman/forward"
+	"pointsman/internal/assemble"
+	"pointsman/internal/ops"
+	"pointsman/internal/run"
+	httptransport "pointsman/plugins/transport/http"
+)
+
+// serve joins the common parts with the HTTP door. The door ends with ctx, the
+// parts only after it: streams that still run want a fleet and a picker.
+func serve(ctx context.Context, core *assemble.Core) error {
+	cfg := core.Config
+	settings := httptransport.DefaultConfig()
+	settings.Protocol = httptransport.Protocol(cfg.Upstream.Protocol)
+	settings.ConnectTimeout = cfg.Upstream.ConnectTimeout
+	transport, err := httptransport.New(settings)
+	if err != nil {
+		return err
+	}
+	operator := ops.Handler(ops.Deps{
+		Config: cfg, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Synced,
+	})
+	door, err := forward.New(cfg.Forward, forward.Deps{
+		Picker:     core.Picker,
+		Store:      core.Store,
+		Preparer:   core.Preparer,
+		Transports: map[string]forward.Transport{"http": transport},
+		Ready:      core.Synced,
+		Routes:     routes(operator),
+		Log:        core.Log,
+	})
+	if err != nil {
+		return err
+	}
+	if err := door.Register(core.Registry); err != nil {
+		return err
+	}
+	ports, err := run.Listen(ctx, cfg.Host, cfg.Port, cfg.MetricsPort)
+	if err != nil {
+		return err
+	}
+	parts := run.New(context.WithoutCancel(ctx))
+	core.Start(parts)
+	if cfg.Forward.Mode == forward.Auto {
+		core.Preparer() // every request will be scored: be warm for the first
+	}
+	parts.Go("http transport", transport.Run)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(parts.Context(), stop)()
+	parts.Go("forward", func(context.Context) error {
+		defer parts.Stop()
+		return door.Serve(ctx, ports[0])
+	})
+	if ports[1] != nil {
+		parts.Go("metrics", run.HTTP(ports[1], operator))
+	}
+	return parts.Wait()
+}
+
+// routes are the operator's pages on the client port; Infera's server has
+// /metrics there too. The guard of [ops.Handler] holds here as well.
+func routes(operator http.Handler) map[string]http.Handler {
+	out := map[string]http.Handler{}
+	for _, path := range []string{"/metrics", "/config/effective", "/debug/picks", "/debug/pick"} {
+		out[path] = operator
+	}
+	return out
+}

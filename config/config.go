@@ -1,0 +1,207 @@
+// Package config reads what an operator says: flag > environment > file >
+// default, with Infera's names and defaults so that its command lines work
+// unchanged, and reads back what is in force.
+//
+// One table (table.go) names every setting once. Help text, docs/flags.md,
+// error texts and the read-back are derived from it. Each room owns its Config
+// with defaults and bounds; this package only names the fields.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pointsman/breaker"
+	"pointsman/extproc"
+	"pointsman/forward"
+	"pointsman/kvindex"
+	"pointsman/picker"
+	"pointsman/prompt"
+)
+
+// Config is everything a program can be told. Parts with a Config of their own
+// are the room's; the rest is what the wiring needs.
+type Config struct {
+	Program Program
+	File    string // --config, "" for none
+
+	Host           string
+	Port           int // forwarder's HTTP port
+	GRPCPort       int
+	GRPCHealthPort int    // 0 disables
+	MetricsPort    int    // EPP: 0 disables; forwarder: 0 serves on Port
+	CertPath       string // directory with tls.crt and tls.key; "" makes a self-signed certificate
+	AdminToken     string // "" admits this machine only
+
+	Discovery  string // kubernetes, etcd, static
+	StaticFile string
+	Etcd       Etcd
+
+	RequestTransport string // http, nats
+	Upstream         Upstream
+	KVEventTransport string // zmq, nats, none
+	KVEventTopic     string
+	KVReplayOffset   int // a publisher's replay port less its event port; 0 for none
+
+	TokenizerPath   string
+	Tokenizer       string // auto, remote, none
+	TokenizeTimeout time.Duration
+
+	Index   kvindex.Config
+	Prompt  prompt.Config
+	Picker  picker.Config
+	Breaker breaker.Config
+	ExtProc extproc.Config
+	Forward forward.Config
+
+	LogLevel  string
+	LogFormat string
+
+	ignored  map[string]*string // texts of accepted settings without effect
+	origin   map[string]origin
+	warnings []string
+}
+
+// Etcd is how to reach etcd.
+type Etcd struct {
+	Endpoint, Prefix, User, Password string
+	CA, Cert, Key                    string // PEM files; "" for none
+}
+
+// Upstream is how the HTTP transport reaches workers.
+type Upstream struct {
+	Protocol       string        // http1, h2c
+	ConnectTimeout time.Duration // for the dial and the TLS handshake
+}
+
+type origin struct {
+	source Source
+	from   string // the flag, variable or key as written; "" for the default
+}
+
+// Default returns the configuration of a program that was told nothing:
+// Infera's defaults where Infera has the setting.
+func Default(prog Program) *Config {
+	c := &Config{
+		Program:          prog,
+		Host:             "0.0.0.0",
+		Port:             8000,
+		GRPCPort:         9002,
+		GRPCHealthPort:   9003,
+		Discovery:        "kubernetes",
+		Etcd:             Etcd{Prefix: "/infera/workers/"},
+		RequestTransport: "nats",
+		Upstream:         Upstream{Protocol: "http1", ConnectTimeout: 500 * time.Millisecond},
+		KVEventTransport: "nats",
+		KVEventTopic:     "kv-events",
+		Tokenizer:        "auto",
+		TokenizeTimeout:  50 * time.Millisecond,
+		Index:            kvindex.DefaultConfig(),
+		Prompt:           prompt.DefaultConfig(),
+		Picker:           picker.DefaultConfig(),
+		Breaker:          breaker.DefaultConfig(),
+		ExtProc:          extproc.DefaultConfig(),
+		Forward:          forward.DefaultConfig(),
+		LogLevel:         "info",
+		LogFormat:        "json",
+		ignored:          map[string]*string{},
+		origin:           map[string]origin{},
+	}
+	if prog&EPP != 0 {
+		c.MetricsPort = 9090
+	}
+	return c
+}
+
+// finish derives what one flag sets in several rooms.
+func (c *Config) finish() {
+	c.ExtProc.DestinationPort = c.Picker.DestinationPort
+	if c.CertPath != "" {
+		c.ExtProc.CertFile, c.ExtProc.KeyFile = c.CertPath+"/tls.crt", c.CertPath+"/tls.key"
+	}
+	c.ExtProc.MaxMessage = max(c.ExtProc.MaxMessage, c.ExtProc.MaxBody+(1<<20))
+	if c.Tokenizer == "auto" {
+		c.Tokenizer = "remote"
+		if c.KVEventTransport == "none" || c.Picker.Policy != picker.KVAware {
+			c.Tokenizer = "none" // exact ids buy nothing when there is nothing exact to match
+		}
+	}
+}
+
+// Validate reports every fault at once, those of the rooms included.
+func (c *Config) Validate() error {
+	var errs []error
+	part := func(name string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	part("kv index", c.Index.Validate())
+	part("prompts", c.Prompt.Validate())
+	part("picking", c.Picker.Validate())
+	part("breaker", c.Breaker.Validate())
+	if c.Program&EPP != 0 {
+		part("ext-proc", c.ExtProc.Validate())
+	}
+	if c.Program&Forwarder != 0 {
+		part("requests", c.Forward.Validate())
+	}
+	switch {
+	case c.Discovery == "static" && c.StaticFile == "":
+		errs = append(errs, errors.New("--discovery-backend static needs --static-file"))
+	case c.Discovery == "etcd" && c.Etcd.Endpoint == "":
+		errs = append(errs, errors.New("--discovery-backend etcd needs --etcd-endpoint"))
+	case c.Discovery == "kubernetes":
+		errs = append(errs, errors.New("--discovery-backend kubernetes is not built yet: use etcd or static"))
+	}
+	if (c.Etcd.Cert == "") != (c.Etcd.Key == "") {
+		errs = append(errs, errors.New("--etcd-cert and --etcd-key: give both or none"))
+	}
+	if c.KVEventTransport == "nats" {
+		errs = append(errs, errors.New("--kv-event-transport nats is not built yet: use zmq or none"))
+	}
+	if c.Program&Forwarder != 0 && c.RequestTransport == "nats" {
+		errs = append(errs, errors.New("--request-transport nats is not built yet: use http"))
+	}
+	return errors.Join(append(errs, c.portClash())...)
+}
+
+// portClash refuses two listeners on one port before either is opened.
+func (c *Config) portClash() error {
+	ports := map[string]int{"--metrics-port": c.MetricsPort}
+	if c.Program&EPP != 0 {
+		ports["--grpc-port"], ports["--grpc-health-port"] = c.GRPCPort, c.GRPCHealthPort
+	}
+	if c.Program&Forwarder != 0 {
+		ports["--port"] = c.Port
+	}
+	used := map[int][]string{}
+	for name, port := range ports {
+		if port != 0 {
+			used[port] = append(used[port], name)
+		}
+	}
+	for port, flags := range used {
+		if len(flags) > 1 {
+			slices.Sort(flags)
+			return fmt.Errorf("%s: all are %d, give each its own port", strings.Join(flags, ", "), port)
+		}
+	}
+	return nil
+}
+
+// Warnings are things to tell the operator once, at start.
+func (c *Config) Warnings() []string { return c.warnings }
+
+func (c *Config) collectWarnings(rows []setting) []string {
+	var out []string
+	for _, s := range rows {
+		if o := c.origin[s.name]; s.unused != "" && o.source != FromDefault && s.value.get() != "" {
+			out = append(out, fmt.Sprintf("%s has no effect: %s", o.from, s.unused))
+		}
+	}
+	return out
+}

@@ -1,0 +1,28 @@
+package config
+
+// Effective is one setting as the program uses it.
+type Effective struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Unit   string `json:"unit"`             // int, string, seconds, ms, bool, or the words it may be
+	Source Source `json:"source"`           // default, file, env, flag
+	From   string `json:"from,omitempty"`   // the flag, variable or key that said it
+	Ignore string `json:"ignore,omitempty"` // why it has no effect, for Infera's flags that have none
+}
+
+// Effective returns every setting of the program in the order of the help text.
+// Secrets show only whether they are set.
+func (c *Config) Effective() []Effective {
+	var out []Effective
+	for _, s := range c.rows() {
+		e := Effective{Name: s.name, Value: s.value.get(), Unit: s.value.kind, Source: FromDefault, Ignore: s.unused}
+		if o, ok := c.origin[s.name]; ok {
+			e.Source, e.From = o.source, o.from
+		}
+		if s.secret && e.Value != "" {
+			e.Value = "(set)"
+		}
+		out = append(out, e)
+	}
+	return out
+}

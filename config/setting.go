@@ -1,0 +1,250 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Program is the binary that a setting belongs to.
+type Program uint8
+
+// The two programs that are configured.
+const (
+	EPP Program = 1 << iota
+	Forwarder
+
+	Both = EPP | Forwarder
+)
+
+// String returns the binary's name.
+func (p Program) String() string {
+	switch p {
+	case EPP:
+		return "epp"
+	case Forwarder:
+		return "forwarder"
+	}
+	return "epp, forwarder"
+}
+
+// setting is one thing an operator can say: the flag, its environment
+// variables, the key in the file and the field it fills are all read from here,
+// and so are the help text, the reference page and the read-back.
+type setting struct {
+	name   string   // flag name and file key
+	env    []string // variables, first found wins; nil derives INFERA_NAME
+	group  string
+	usage  string
+	in     Program
+	secret bool   // shown as "(set)"
+	unused string // accepted for Infera's command lines, and why it does nothing here
+	value  value
+}
+
+// value reads and prints one field. set gets the text of a flag, variable or
+// file entry.
+type value struct {
+	kind string // shown in the help: int, string, seconds, …
+	set  func(text string) error
+	get  func() string
+}
+
+func stringValue(p *string) value {
+	return value{"string", func(s string) error { *p = s; return nil }, func() string { return *p }}
+}
+
+// oneOf is a string out of a list.
+func oneOf(p *string, words ...string) value {
+	return value{strings.Join(words, "|"), func(s string) error {
+		if !slices.Contains(words, s) {
+			return fmt.Errorf("%q is not one of %s%s", s, strings.Join(words, ", "), suggest(s, words))
+		}
+		*p = s
+		return nil
+	}, func() string { return *p }}
+}
+
+func intValue(p *int, lo, hi int) value {
+	return value{"int", func(s string) error {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			return fmt.Errorf("%q is not a whole number", s)
+		}
+		if n < lo || n > hi {
+			return fmt.Errorf("%d is out of range %d to %d", n, lo, hi)
+		}
+		*p = n
+		return nil
+	}, func() string { return strconv.Itoa(*p) }}
+}
+
+func int64Value(p *int64, lo, hi int64) value {
+	return value{"int", func(s string) error {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%q is not a whole number", s)
+		}
+		if n < lo || n > hi {
+			return fmt.Errorf("%d is out of range %d to %d", n, lo, hi)
+		}
+		*p = n
+		return nil
+	}, func() string { return strconv.FormatInt(*p, 10) }}
+}
+
+// portValue takes 0 only where a setting says what 0 means.
+func portValue(p *int) value { return intValue(p, 0, 65535) }
+
+func boolValue(p *bool) value {
+	return value{"bool", func(s string) error {
+		b, err := parseBool(s)
+		if err != nil {
+			return err
+		}
+		*p = b
+		return nil
+	}, func() string { return strconv.FormatBool(*p) }}
+}
+
+// parseBool takes the words that Infera's argparse takes from the environment.
+func parseBool(s string) (bool, error) {
+	switch strings.ToLower(s) {
+	case "1", "t", "true", "yes", "y", "on":
+		return true, nil
+	case "0", "f", "false", "no", "n", "off":
+		return false, nil
+	}
+	return false, fmt.Errorf("%q is not true or false", s)
+}
+
+func floatValue(p *float64, lo, hi float64) value {
+	return value{"number", func(s string) error {
+		f, err := strconv.ParseFloat(s, 64)
+		if err != nil || f != f {
+			return fmt.Errorf("%q is not a number", s)
+		}
+		if f < lo || f > hi {
+			return fmt.Errorf("%g is out of range %g to %g", f, lo, hi)
+		}
+		*p = f
+		return nil
+	}, func() string { return strconv.FormatFloat(*p, 'g', -1, 64) }}
+}
+
+// optionalFloat is unset (nil) when the text is empty.
+func optionalFloat(p **float64, lo, hi float64) value {
+	return value{"number", func(s string) error {
+		if s == "" {
+			*p = nil
+			return nil
+		}
+		var f float64
+		if err := floatValue(&f, lo, hi).set(s); err != nil {
+			return err
+		}
+		*p = &f
+		return nil
+	}, func() string {
+		if *p == nil {
+			return ""
+		}
+		return strconv.FormatFloat(**p, 'g', -1, 64)
+	}}
+}
+
+// seconds is a duration given as a number of seconds, as Infera's flags are;
+// Go's notation (500ms, 2m) is taken too.
+func seconds(p *time.Duration, lo, hi time.Duration) value {
+	return value{"seconds", func(s string) error {
+		d, err := parseSeconds(s)
+		if err != nil {
+			return err
+		}
+		if d < lo || d > hi {
+			return fmt.Errorf("%s is out of range %s to %s", d, lo, hi)
+		}
+		*p = d
+		return nil
+	}, func() string { return strconv.FormatFloat(p.Seconds(), 'g', -1, 64) }}
+}
+
+func parseSeconds(s string) (time.Duration, error) {
+	if f, err := strconv.ParseFloat(s, 64); err == nil && f == f {
+		if f > maxSeconds || f < -maxSeconds {
+			return 0, fmt.Errorf("%s seconds is too long", s)
+		}
+		return time.Duration(f * float64(time.Second)), nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a number of seconds nor a duration such as 500ms", s)
+	}
+	return d, nil
+}
+
+// maxSeconds is what a time.Duration holds, rounded down.
+const maxSeconds = 9e9
+
+// millis is a duration given as a number of milliseconds.
+func millis(p *time.Duration, lo, hi time.Duration) value {
+	return value{"ms", func(s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			f, ferr := strconv.ParseFloat(s, 64)
+			if ferr != nil || f != f || f > maxSeconds || f < -maxSeconds {
+				return fmt.Errorf("%q is not a number of milliseconds nor a duration such as 2s", s)
+			}
+			d = time.Duration(f * float64(time.Millisecond))
+		}
+		if d < lo || d > hi {
+			return fmt.Errorf("%s is out of range %s to %s", d, lo, hi)
+		}
+		*p = d
+		return nil
+	}, func() string {
+		return strconv.FormatFloat(float64(*p)/float64(time.Millisecond), 'g', -1, 64)
+	}}
+}
+
+// Env is the variable that sets a flag unless its table row names others:
+// --breaker-cooldown-s is INFERA_BREAKER_COOLDOWN_S.
+func Env(flagName string) string {
+	return "INFERA_" + strings.ToUpper(strings.ReplaceAll(flagName, "-", "_"))
+}
+
+// suggest names the word nearest to s, when one is near.
+func suggest(s string, words []string) string {
+	best, at := 4, ""
+	for _, w := range words {
+		if d := distance(s, w); d < best && d <= max(1, len(w)/3) {
+			best, at = d, w
+		}
+	}
+	if at == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", at)
+}
+
+// distance is the Levenshtein distance of a and b in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			next := diagonal
+			if a[i] != b[j] {
+				next = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], next
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,179 @@
+package config
+
+import (
+	"time"
+
+	"pointsman/picker"
+)
+
+// rows is the table: one row per setting, in the order of the help text. Names,
+// variables and defaults of rows that Infera has too are Infera's
+// (infera/server/args.py, infera/gaie/args.py).
+func (c *Config) rows() []setting {
+	var all []setting
+	for _, part := range [][]setting{
+		c.listening(), c.fleetRows(), c.picking(), c.prompts(), c.kvEvents(),
+		c.requests(), c.breakerRows(), c.operating(), c.accepted(),
+	} {
+		all = append(all, part...)
+	}
+	kept := all[:0]
+	for _, s := range all {
+		if s.in&c.Program != 0 {
+			kept = append(kept, s)
+		}
+	}
+	return kept
+}
+
+// noEnv marks settings without a variable: a Service named "infera" would make
+// Kubernetes inject INFERA_PORT and INFERA_SERVICE_HOST into every Pod.
+var noEnv = []string{}
+
+func (c *Config) listening() []setting {
+	return []setting{
+		{name: "host", env: noEnv, group: "Listening", in: Both, usage: "address to listen on", value: stringValue(&c.Host)},
+		{name: "port", env: noEnv, group: "Listening", in: Forwarder, usage: "HTTP port for clients and gateways", value: portValue(&c.Port)},
+		{name: "grpc-port", env: []string{"INFERA_EPP_GRPC_PORT"}, group: "Listening", in: EPP, usage: "ext-proc port", value: portValue(&c.GRPCPort)},
+		{name: "grpc-health-port", env: []string{"INFERA_EPP_GRPC_HEALTH_PORT"}, group: "Listening", in: EPP, usage: "gRPC health port; 0 serves health on the ext-proc port only", value: portValue(&c.GRPCHealthPort)},
+		{name: "metrics-port", group: "Listening", in: Both, usage: "port of /metrics, /health, /ready, /config/effective and /debug/picks; 0 on the EPP serves none of them, on the forwarder serves them on --port", value: portValue(&c.MetricsPort)},
+		{name: "secure-serving", env: []string{"INFERA_EPP_SECURE"}, group: "Listening", in: EPP, usage: "serve ext-proc over TLS, self-signed unless --cert-path is given; --no-secure-serving for plain h2c", value: boolValue(&c.ExtProc.Secure)},
+		{name: "cert-path", group: "Listening", in: EPP, usage: "directory with tls.crt and tls.key, read again when they change", value: stringValue(&c.CertPath)},
+		{name: "drain-delay-s", group: "Listening", in: Both, usage: "after SIGTERM: how long to say not ready and still take requests", value: seconds(c.drainDelay(), 0, time.Hour)},
+		{name: "drain-timeout", env: []string{"INFERA_DRAIN_TIMEOUT"}, group: "Listening", in: Both, usage: "after that: how long open streams may go on", value: seconds(c.drainTimeout(), 0, 24*time.Hour)},
+	}
+}
+
+func (c *Config) fleetRows() []setting {
+	return []setting{
+		{name: "discovery-backend", group: "Fleet", in: Both, usage: "where workers are found", value: oneOf(&c.Discovery, "kubernetes", "etcd", "static")},
+		{name: "static-file", group: "Fleet", in: Both, usage: "YAML list of workers for the static backend; watched", value: stringValue(&c.StaticFile)},
+		{name: "etcd-endpoint", group: "Fleet", in: Both, usage: "host, host:port or URL of etcd; several with commas", value: stringValue(&c.Etcd.Endpoint)},
+		{name: "etcd-prefix", group: "Fleet", in: Both, usage: "key prefix of worker records", value: stringValue(&c.Etcd.Prefix)},
+		{name: "etcd-user", group: "Fleet", in: Both, usage: "etcd user; empty for none", value: stringValue(&c.Etcd.User)},
+		{name: "etcd-password", group: "Fleet", in: Both, secret: true, usage: "etcd password; prefer its variable to the flag", value: stringValue(&c.Etcd.Password)},
+		{name: "etcd-ca", group: "Fleet", in: Both, usage: "CA file for https endpoints; empty for the system's", value: stringValue(&c.Etcd.CA)},
+		{name: "etcd-cert", group: "Fleet", in: Both, usage: "client certificate file", value: stringValue(&c.Etcd.Cert)},
+		{name: "etcd-key", group: "Fleet", in: Both, usage: "client key file", value: stringValue(&c.Etcd.Key)},
+		{name: "destination-port", env: []string{"INFERA_EPP_DEST_PORT"}, group: "Fleet", in: EPP, usage: "port of the forwarder beside each worker, for records that name none", value: portValue(&c.Picker.DestinationPort)},
+	}
+}
+
+// drainDelay and drainTimeout are one setting each: a program drains one door.
+func (c *Config) drainDelay() *time.Duration {
+	if c.Program == Forwarder {
+		return &c.Forward.DrainDelay
+	}
+	return &c.ExtProc.DrainDelay
+}
+
+func (c *Config) drainTimeout() *time.Duration {
+	if c.Program == Forwarder {
+		return &c.Forward.DrainTimeout
+	}
+	return &c.ExtProc.DrainTimeout
+}
+
+func (c *Config) picking() []setting {
+	return []setting{
+		{name: "router-policy", group: "Picking", in: Both, usage: "how workers are scored", value: oneOf(&c.Picker.Policy, picker.Policies()...)},
+		{name: "kv-overlap-weight", group: "Picking", in: Both, usage: "what a prompt token to prefill costs against a token in flight; 0 ignores the cache, 10 to 20 keeps prefixes together under load", value: floatValue(&c.Picker.OverlapWeight, 0, 1e6)},
+		{name: "kv-prefill-overlap-weight", group: "Picking", in: Both, usage: "the same for prefill legs; empty for --kv-overlap-weight", value: optionalFloat(&c.Picker.PrefillWeight, 0, 1e6)},
+		{name: "kv-decode-overlap-weight", group: "Picking", in: Both, usage: "the same for decode legs; empty for --kv-overlap-weight", value: optionalFloat(&c.Picker.DecodeWeight, 0, 1e6)},
+		{name: "explain-ring", group: "Picking", in: Both, usage: "how many of the last picks /debug/picks shows; 0 keeps none", value: intValue(&c.Picker.ExplainRing, 0, 65536)},
+		{name: "predicted-ttl-s", group: "Picking", in: Both, usage: "for how long a picked prompt is assumed to be on its worker without a sign of it", value: seconds(&c.Index.PredictedTTL, 0, 24*time.Hour)},
+		{name: "present-ttl-s", group: "Picking", in: Both, usage: "for how long a prompt whose first token was seen is assumed to be there, unless an event says otherwise", value: seconds(&c.Index.PresentTTL, 0, 24*time.Hour)},
+	}
+}
+
+func (c *Config) requests() []setting {
+	return []setting{
+		{name: "router-mode", group: "Requests", in: Forwarder, usage: "auto picks in this process; direct obeys the x-worker-instance-id of an endpoint picker, and picks when it is absent", value: oneOf((*string)(&c.Forward.Mode), "auto", "direct")},
+		{name: "direct-failover", group: "Requests", in: Forwarder, usage: "in direct mode, try an alternate worker when the named one fails before the first byte", value: boolValue(&c.Forward.DirectFailover)},
+		{name: "request-transport", group: "Requests", in: Forwarder, usage: "how requests reach a worker", value: oneOf(&c.RequestTransport, "nats", "http")},
+		{name: "request-max-retries", group: "Requests", in: Forwarder, usage: "further attempts on alternate workers, before the first byte only; 0 fails fast", value: intValue(&c.Forward.MaxRetries, 0, 5)},
+		{name: "retry-safety", group: "Requests", in: Forwarder, usage: "pre-dispatch repeats only what cannot have run; before-first-token also repeats 5xx and connections that died before an answer", value: oneOf((*string)(&c.Forward.RetrySafety), "before-first-token", "pre-dispatch")},
+		{name: "connect-timeout-ms", group: "Requests", in: Forwarder, usage: "longest wait for a connection to a worker", value: millis(&c.Upstream.ConnectTimeout, 50*time.Millisecond, 30*time.Second)},
+		{name: "upstream-protocol", group: "Requests", in: Forwarder, usage: "HTTP version spoken to workers", value: oneOf(&c.Upstream.Protocol, "http1", "h2c")},
+		{name: "idle-timeout-s", group: "Requests", in: Forwarder, usage: "longest wait for a worker's next byte; 0 for ever", value: seconds(&c.Forward.IdleTimeout, 0, 24*time.Hour)},
+		{name: "max-duration-s", group: "Requests", in: Forwarder, usage: "longest duration of a whole request; 0 for no limit", value: seconds(&c.Forward.MaxDuration, 0, 7*24*time.Hour)},
+		{name: "write-timeout-s", group: "Requests", in: Forwarder, usage: "longest wait for a client to take a write; 0 for ever", value: seconds(&c.Forward.WriteTimeout, 0, time.Hour)},
+		{name: "max-body", group: "Requests", in: Both, usage: "largest request body in bytes; above it 413", value: c.maxBody()},
+		{name: "body-chunk", group: "Requests", in: EPP, usage: "largest piece of a body handed back to the gateway, in bytes", value: intValue(&c.ExtProc.ChunkSize, 1024, 1<<30)},
+		{name: "clear-route-cache", group: "Requests", in: EPP, usage: "make the gateway select the route again after a pick", value: boolValue(&c.ExtProc.ClearRouteCache)},
+		{name: "max-in-flight", group: "Requests", in: EPP, usage: "open requests above which new ones get 429; 0 for no limit", value: intValue(&c.ExtProc.MaxInFlight, 0, 1<<30)},
+	}
+}
+
+// maxBody fills the one of the two doors' limits that the program has.
+func (c *Config) maxBody() value {
+	v := int64Value(&c.Forward.MaxBody, 1<<10, 1<<30)
+	set := v.set
+	v.set = func(text string) error {
+		if err := set(text); err != nil {
+			return err
+		}
+		c.ExtProc.MaxBody = int(c.Forward.MaxBody)
+		return nil
+	}
+	return v
+}
+
+func (c *Config) breakerRows() []setting {
+	return []setting{
+		{name: "breaker-failure-threshold", group: "Breaker", in: Both, usage: "consecutive faults before a worker is left out; 0 disables", value: intValue(&c.Breaker.Threshold, 0, 1000)},
+		{name: "breaker-cooldown-s", group: "Breaker", in: Both, usage: "how long it is left out before a probe", value: seconds(&c.Breaker.Cooldown, time.Millisecond, time.Hour)},
+		{name: "breaker-max-cooldown-s", group: "Breaker", in: Both, usage: "cap of the doubling after failed probes", value: seconds(&c.Breaker.MaxCooldown, time.Millisecond, 24*time.Hour)},
+		{name: "breaker-probe-timeout-s", group: "Breaker", in: Both, usage: "how long a probe may go unanswered before another may start", value: seconds(&c.Breaker.ProbeTimeout, time.Millisecond, time.Hour)},
+	}
+}
+
+func (c *Config) prompts() []setting {
+	return []setting{
+		{name: "tokenizer", group: "Prompts", in: Both, usage: "where token ids come from: remote asks a worker's /tokenize, none hashes bytes; auto is remote when there are KV events to match", value: oneOf(&c.Tokenizer, "auto", "remote", "none")},
+		{name: "tokenize-timeout-ms", group: "Prompts", in: Both, usage: "longest wait for a worker's /tokenize; then the prompt is approximated", value: millis(&c.TokenizeTimeout, time.Millisecond, 10*time.Second)},
+		{name: "router-tokenizer-path", group: "Prompts", in: Both, usage: "model id or path of a tokenizer", unused: "token ids come from the workers' /tokenize, see --tokenizer", value: stringValue(&c.TokenizerPath)},
+	}
+}
+
+func (c *Config) kvEvents() []setting {
+	return []setting{
+		{name: "kv-event-transport", group: "KV events", in: Both, usage: "how workers' cache events arrive; none predicts from our own picks", value: oneOf(&c.KVEventTransport, "nats", "zmq", "none")},
+		{name: "kv-event-topic", group: "KV events", in: Both, usage: "ZMQ topic prefix to subscribe to", value: stringValue(&c.KVEventTopic)},
+		{name: "kv-replay-port-offset", group: "KV events", in: Both, usage: "a publisher's replay port less its event port; 0 for publishers without replay", value: intValue(&c.KVReplayOffset, -65535, 65535)},
+	}
+}
+
+func (c *Config) operating() []setting {
+	return []setting{
+		{name: "config", group: "Operating", in: Both, usage: "YAML file of settings, flag names as keys", value: stringValue(&c.File)},
+		{name: "log-level", group: "Operating", in: Both, usage: "least level that is logged", value: oneOf(&c.LogLevel, "debug", "info", "warn", "error")},
+		{name: "log-format", group: "Operating", in: Both, usage: "format of log lines", value: oneOf(&c.LogFormat, "json", "text")},
+		{name: "admin-token", group: "Operating", in: Both, secret: true, usage: "bearer token for /config and /debug from other machines; without it they answer this machine only", value: stringValue(&c.AdminToken)},
+	}
+}
+
+// accepted are the flags of Infera's command lines that have nothing to do
+// here. They are read, so that a command line works, and a warning says so.
+func (c *Config) accepted() []setting {
+	row := func(name string, env []string, in Program, why string) setting {
+		text := c.ignored[name]
+		if text == nil {
+			text = new(string)
+			c.ignored[name] = text
+		}
+		return setting{name: name, env: env, group: "Operating", in: in, usage: "Infera's.", unused: why, value: stringValue(text)}
+	}
+	flag := func(name string, env []string, in Program, why string) setting {
+		s := row(name, env, in, why)
+		s.value.kind = "bool"
+		return s
+	}
+	return []setting{
+		row("router-backend", []string{"INFERA_ROUTER_BACKEND"}, Forwarder, "there is one router"),
+		row("migration-limit", []string{"INFERA_MIGRATION_LIMIT"}, Forwarder, "a generation is never continued on another worker"),
+		row("kvd-socket-path", nil, Forwarder, "cache pre-warming is the engine side's"),
+		flag("enable-profiling", []string{"INFERA_ENABLE_PROFILING"}, Forwarder, "ask the engine itself"),
+		flag("enable-scaling-api", []string{"INFERA_ENABLE_SCALING_API"}, Forwarder, "scale through Kubernetes"),
+	}
+}

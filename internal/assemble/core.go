@@ -1,0 +1,126 @@
+// Package assemble puts together what the EPP and the forwarder have in common:
+// discovery, the fleet, the prefix index, the breaker and the picker, with their
+// metrics. Each program adds its door in its own wire.go.
+package assemble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"pointsman/breaker"
+	"pointsman/config"
+	"pointsman/fleet"
+	"pointsman/internal/run"
+	"pointsman/kvindex"
+	"pointsman/picker"
+	"pointsman/prompt"
+)
+
+// Core is the common part of a program, made but not started.
+type Core struct {
+	Config   *config.Config
+	Log      *slog.Logger
+	Registry *prometheus.Registry
+	Store    *fleet.Store
+	Picker   *picker.Picker
+
+	index    *kvindex.Index
+	source   fleet.Source
+	events   part // nil when there are none
+	preparer *prompt.Preparer
+
+	parts   *run.Group
+	scoring sync.Once
+}
+
+// part is something that runs until its context is done.
+type part interface {
+	Run(ctx context.Context) error
+}
+
+// collector is a room with metrics.
+type collector interface {
+	Register(reg prometheus.Registerer) error
+}
+
+// New makes the parts that cfg asks for. It opens no connection.
+func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
+	c := &Core{Config: cfg, Log: log, Registry: prometheus.NewRegistry(), Store: &fleet.Store{}, index: kvindex.New(cfg.Index)}
+	for _, text := range cfg.Warnings() {
+		log.LogAttrs(context.Background(), slog.LevelWarn, "setting without effect", slog.String("detail", text))
+	}
+	settings := cfg.Breaker
+	settings.Seed = rand.Uint64() // routers of one fleet must not probe in step
+	breakers := breaker.NewSet(settings)
+	breakers.SetLogger(log)
+	var err error
+	if c.Picker, err = picker.New(cfg.Picker, c.Store, c.index, breakers); err != nil {
+		return nil, fmt.Errorf("picker: %w", err)
+	}
+	source, err := newSource(cfg, log)
+	if err != nil {
+		return nil, fmt.Errorf("discovery: %w", err)
+	}
+	c.source = source
+	rooms := []collector{c.Store, c.index, breakers, c.Picker}
+	if room, ok := source.(collector); ok {
+		rooms = append(rooms, room)
+	}
+	var tokenizer prompt.Tokenizer
+	if cfg.Tokenizer == "remote" {
+		t, err := newTokenizer(cfg, c.Store, log)
+		if err != nil {
+			return nil, fmt.Errorf("tokenizer: %w", err)
+		}
+		tokenizer, rooms = t, append(rooms, t)
+	}
+	c.preparer = prompt.NewPreparer(cfg.Prompt, tokenizer)
+	if events := newEvents(cfg, c.Store, c.index, log); events != nil {
+		c.events, rooms = events, append(rooms, events)
+	}
+	return c, c.register(rooms)
+}
+
+func (c *Core) register(rooms []collector) error {
+	errs := []error{
+		c.Registry.Register(collectors.NewGoCollector()),
+		c.Registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
+	}
+	for _, room := range rooms {
+		errs = append(errs, room.Register(c.Registry))
+	}
+	return errors.Join(errs...)
+}
+
+// Start runs discovery and the picker's upkeep in parts.
+func (c *Core) Start(parts *run.Group) {
+	c.parts = parts
+	parts.Go("discovery", func(ctx context.Context) error { return c.Store.Run(ctx, c.source) })
+	parts.Go("picker", c.Picker.Run)
+}
+
+// Preparer returns what turns prompts into blocks, and opens the KV event feed
+// with its first call: a forwarder that only obeys headers needs neither.
+func (c *Core) Preparer() *prompt.Preparer {
+	c.scoring.Do(func() {
+		if c.events != nil && c.parts != nil {
+			c.parts.Go("kv events", c.events.Run)
+		}
+	})
+	return c.preparer
+}
+
+// Synced reports whether the fleet is known.
+func (c *Core) Synced() error {
+	if !c.Store.Synced() {
+		return errors.New("the fleet is not known yet: discovery has not answered")
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+// Package ops serves what an operator asks a running program: metrics, health,
+// readiness, the settings in force and the last picks with their reasons.
+//
+// /config and /debug answer this machine only, unless a bearer token is set:
+// they show the fleet's addresses.
+package ops
+
+import (
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"pointsman/config"
+	"pointsman/fleet"
+	"pointsman/picker"
+)
+
+// Deps are what the endpoints read.
+type Deps struct {
+	Config   *config.Config
+	Registry *prometheus.Registry
+	Store    *fleet.Store
+	Picker   *picker.Picker
+	Ready    func() error // nil when the program may take requests
+}
+
+// maxDryRun bounds the body of POST /debug/pick.
+const maxDryRun = 1 << 20
+
+// Handler returns the endpoints: GET /metrics, /health, /ready,
+// /config/effective, /debug/picks, and POST /debug/pick for a dry run.
+func Handler(d Deps) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]any{"status": "ok", "active_workers": active(d.Store)})
+	})
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
+		if err := d.Ready(); err != nil {
+			writeJSON(w, http.StatusServiceUnavailable, map[string]any{"status": "not ready", "reason": err.Error()})
+			return
+		}
+		writeJSON(w, http.StatusOK, map[string]any{"status": "ready"})
+	})
+	mux.Handle("/config/", guard(d.Config.AdminToken, admin(d)))
+	mux.Handle("/debug/", guard(d.Config.AdminToken, admin(d)))
+	return mux
+}
+
+func admin(d Deps) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /config/effective", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]any{"program": d.Config.Program.String(), "settings": d.Config.Effective()})
+	})
+	mux.HandleFunc("GET /debug/picks", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]any{"picks": d.Picker.Records()})
+	})
+	mux.HandleFunc("POST /debug/pick", func(w http.ResponseWriter, r *http.Request) {
+		var req picker.Request
+		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxDryRun))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&req); err != nil && !errors.Is(err, io.EOF) {
+			writeJSON(w, http.StatusBadRequest, map[string]any{"error": map[string]any{
+				"message": "body is not a pick request: " + err.Error() + `; try {"Model":"m","Tokens":100}`,
+				"type":    "invalid_request_error",
+			}})
+			return
+		}
+		writeJSON(w, http.StatusOK, d.Picker.Dry(time.Now(), &req))
+	})
+	return mux
+}
+
+// guard admits callers on this machine, or with the token when one is set.
+func guard(token string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case token != "" && subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+token)) == 1:
+		case token == "" && local(r.RemoteAddr):
+		default:
+			writeJSON(w, http.StatusForbidden, map[string]any{"error": map[string]any{
+				"message": "ask from the same machine (kubectl port-forward), or set --admin-token and send it as a bearer token",
+				"type":    "permission_error",
+			}})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func local(remote string) bool {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		return false
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
+
+func active(store *fleet.Store) int {
+	n := 0
+	for _, w := range store.Snapshot().Workers {
+		if w.Status == fleet.Active {
+			n++
+		}
+	}
+	return n
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the client is gone: nobody to tell
+}
