@@ -1,0 +1,82 @@
+# Everything runs on Go, make and python3. What needs more is fetched, pinned,
+# into .tools/ by `make tools`.
+SHELL  := /bin/bash
+GO     ?= go
+TRACE  ?=
+ENVOY  := .tools/envoy-1.40.0/envoy
+LINT   := .tools/bin/golangci-lint
+BINS   := bin/epp bin/forwarder bin/pointsman bin/simworker
+BUILD  := CGO_ENABLED=0 $(GO) build -trimpath
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: build tools ## real Envoy, EPP, forwarders and simulated workers on this machine, with a kill (STAY=1, TRACE=file, SEED=n)
+	bin/pointsman demo --bin bin --envoy $(ENVOY) $(if $(STAY),--stay) $(if $(TRACE),--trace $(TRACE)) $(if $(SEED),--seed $(SEED))
+
+.PHONY: test
+test: build tools ## everything that must hold: unit, race, fuzz seeds, end to end with real Envoy and etcd
+	POINTSMAN_BIN=$(CURDIR)/bin POINTSMAN_ENVOY=$(CURDIR)/$(ENVOY) $(GO) test -race -shuffle=on -timeout 15m ./...
+
+.PHONY: check
+check: fmt-check fix-check vet docs-check lint ## formatting, modern idioms, vet, generated pages, lint
+
+.PHONY: fmt-check
+fmt-check:
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
+
+.PHONY: fix-check
+fix-check:
+	@out=$$($(GO) fix -diff ./... 2>&1); test -z "$$out" || { echo "$$out"; exit 1; }
+
+.PHONY: vet
+vet:
+	$(GO) vet ./...
+
+.PHONY: lint
+lint: ## golangci-lint v2, when `make lint-install` has built it
+	@if [ -x $(LINT) ]; then $(LINT) run ./...; else echo "lint: skipped, run 'make lint-install' once (it builds for some minutes)"; fi
+
+.PHONY: lint-install
+lint-install: ## build the pinned golangci-lint into .tools/bin
+	GOBIN=$(CURDIR)/.tools/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+.PHONY: fuzz
+fuzz: ## 30 s on every fuzz target (FUZZTIME=30s, PKGS="./wire ./prompt ./extproc")
+	@set -e; for p in $${PKGS:-$$($(GO) list ./...)}; do for f in $$($(GO) test -list '^Fuzz' $$p | grep ^Fuzz); do \
+	  echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-30s} $$p; done; done
+
+.PHONY: bench-index
+bench-index: bin/pointsman ## the prefix index on a trace (TRACE=file): JSON as its last line
+	bin/pointsman bench index $(if $(TRACE),--trace $(TRACE))
+
+.PHONY: bench-pick
+bench-pick: bin/pointsman ## one pick at 8, 200 and 1,000 workers
+	bin/pointsman bench pick
+
+.PHONY: bench-extproc
+bench-extproc: build ## the EPP under an Envoy-like client, beside a bundled reference server
+	bin/pointsman bench extproc --epp bin/epp
+
+.PHONY: docs
+docs: ## regenerate docs/flags.md, docs/metrics.md and cmd/*/deps.txt
+	$(GO) test ./internal/rules -run 'Generated' -rewrite
+
+.PHONY: docs-check
+docs-check:
+	$(GO) test ./internal/rules
+
+.PHONY: build
+build: $(BINS) ## the four programs into bin/
+
+.PHONY: $(BINS)
+$(BINS): bin/%:
+	@$(BUILD) -o $@ ./cmd/$*
+
+.PHONY: tools
+tools: $(ENVOY) ## fetch what the tests and the demo need beside Go
+
+$(ENVOY): tools/fetch-envoy
+	tools/fetch-envoy $@
