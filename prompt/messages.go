@@ -62,7 +62,7 @@ func (r *Request) message(s *scanner, m *message) bool {
 			}
 			m.role, ok = s.str()
 		case "content":
-			ok = r.content(s, m)
+			ok = r.content(s, m, 4)
 		case "tool_calls":
 			at := s.i
 			if ok = s.skip(4); ok && s.b[at] != 'n' {
@@ -79,9 +79,9 @@ func (r *Request) message(s *scanner, m *message) bool {
 	return s.err == nil
 }
 
-// content reads the content of a message. Of two the last counts, as it does for
-// the engine.
-func (r *Request) content(s *scanner, m *message) bool {
+// content reads the content of a message, whose level is depth if it is an array.
+// Of two contents the last counts, as it does for the engine.
+func (r *Request) content(s *scanner, m *message, depth int) bool {
 	r.parts = r.parts[:m.lo]
 	m.hi, m.hasText, m.content = m.lo, false, Text{}
 	switch s.peek() {
@@ -93,7 +93,7 @@ func (r *Request) content(s *scanner, m *message) bool {
 	case 'n':
 		return s.literal("null")
 	case '[':
-		ok := r.partList(s, 4, true)
+		ok := r.partList(s, depth, true)
 		m.hi = len(r.parts)
 		return ok
 	}
@@ -107,7 +107,7 @@ func (r *Request) systemValue(s *scanner) bool {
 	if c := s.peek(); r.Kind != Messages && c != '[' {
 		return s.skip(2)
 	}
-	ok := r.content(s, m)
+	ok := r.content(s, m, 2)
 	if !ok && s.err.Param == ".content" {
 		s.err.Param, s.err.Message = "system", `"system`+s.err.Message[len(`".content`):]
 	}

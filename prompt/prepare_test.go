@@ -130,6 +130,9 @@ func TestTheTokenizerIsNotAskedInVain(t *testing.T) {
 	prepare(t, tok, Completions, `{"model":"m","prompt":[1]}`, 16)
 	prepare(t, tok, Chat, `{"model":"m","messages":[{"content":"\ud800"}]}`, 16)
 	prepare(t, tok, Chat, `{"model":"m","messages":[{"content":"x"}]}`)
+	if out := prepare(t, tok, Chat, `{"model":"m","messages":[`+strings.Repeat("{},", maxRecords)+`{}]}`, 16); out.Reason != ReasonNoTokens {
+		t.Errorf("reason %s of a body that is recorded in part", out.Reason)
+	}
 	if tok.calls != 0 {
 		t.Errorf("%d calls", tok.calls)
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func mustScan(t *testing.T, kind Kind, body string) *Request {
@@ -89,7 +90,7 @@ func TestMessagesAreViewsOfTheBody(t *testing.T) {
 		{"role":"system","content":"be \"good\"\n\u4e2d\ud83d\ude00"},
 		{"content":[{"type":"text","text":"a"},"b",{"type":"image_url","image_url":{"url":" https://cdn/cat.png "}},{"type":"refusal","refusal":"no"}],"role":"user"},
 		{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]},
-		{"role":"x","content":"old","content":["new"]},
+		{"role":"x","content":["old","older"],"content":"text","content":["new"]},
 		{}
 	]}`)
 	var got []Message
@@ -295,6 +296,7 @@ func TestBadBodiesGetA400ThatSaysWhatAndWhere(t *testing.T) {
 		"prompt of booleans":               {Completions, `{"model":"m","prompt":[true]}`, CodeWrongType, "prompt[0]"},
 		"negative token id":                {Completions, `{"model":"m","prompt":[-1]}`, CodeInvalidValue, "prompt"},
 		"fractional token id":              {Completions, `{"model":"m","prompt":[1.0]}`, CodeInvalidValue, "prompt"},
+		"token id with a leading zero":     {Completions, `{"model":"m","prompt":[01]}`, CodeInvalidValue, "prompt"},
 		"token id over 32 bits":            {Completions, `{"model":"m","prompt":[4294967296]}`, CodeInvalidValue, "prompt"},
 		"cache_salt is a number":           {Chat, `{"model":"m","cache_salt":1}`, CodeWrongType, "cache_salt"},
 		"lora_path is an object":           {Chat, `{"model":"m","lora_path":{}}`, CodeWrongType, "lora_path"},
@@ -306,6 +308,77 @@ func TestBadBodiesGetA400ThatSaysWhatAndWhere(t *testing.T) {
 func TestSixtyTwoLevelsPass(t *testing.T) {
 	mustScan(t, Chat, `{"model":"m","x":`+strings.Repeat("[", 61)+strings.Repeat("]", 61)+`}`)
 	mustScan(t, Chat, `{"model":"m","x":`+strings.Repeat(`{"a":`, 60)+"[]"+strings.Repeat("}", 60)+`}`)
+}
+
+// The limit counts levels of the body, wherever the scan happens to be.
+func TestTheDepthLimitIsTheSameEverywhere(t *testing.T) {
+	for _, tt := range []struct {
+		kind  Kind
+		body  string // %s is where the nesting goes
+		level int    // of what stands there
+	}{
+		{Chat, `{"model":"m","x":%s}`, 2},
+		{Chat, `{"model":"m","documents":%s}`, 2},
+		{Chat, `{"model":"m","messages":[{"x":%s}]}`, 4},
+		{Chat, `{"model":"m","messages":[{"tool_calls":%s}]}`, 4},
+		{Chat, `{"model":"m","messages":[{"content":[{"x":%s}]}]}`, 6},
+		{Chat, `{"model":"m","messages":[{"content":[{"text":%s}]}]}`, 6},
+		{Chat, `{"model":"m","messages":[{"content":[{"image_url":{"x":%s}}]}]}`, 7},
+		{Chat, `{"model":"m","messages":[{"content":[{"image_url":{"url":%s}}]}]}`, 7},
+		{Chat, `{"model":"m","messages":[{"content":[{"image_url":%s}]}]}`, 6},
+		{Chat, `{"model":"m","messages":[{"content":[{"source":{"x":%s}}]}]}`, 7},
+		{Chat, `{"model":"m","messages":[{"content":[{"source":%s}]}]}`, 6},
+		{Chat, `{"model":"m","messages":[{"content":[{"cache_control":{"x":%s}}]}]}`, 7},
+		{Chat, `{"model":"m","messages":[{"content":[{"cache_control":%s}]}]}`, 6},
+		{Messages, `{"model":"m","messages":[{"content":[{"content":[{"x":%s}]}]}]}`, 8},
+		{Messages, `{"model":"m","messages":[{"content":[{"content":[{"content":%s}]}]}]}`, 8},
+		{Messages, `{"model":"m","system":[{"x":%s}]}`, 4},
+		{Chat, `{"model":"m","tools":[{"x":%s}]}`, 4},
+		{Chat, `{"model":"m","tools":[%s]}`, 3},
+		{Chat, `{"model":"m","tools":[{"cache_control":{"x":%s}}]}`, 5},
+		{Chat, `{"model":"m","images":[%s]}`, 3},
+		{Chat, `{"model":"m","images":[{"x":%s}]}`, 4},
+		{Chat, `{"model":"m","audio":%s}`, 2},
+		{Completions, `{"model":"m","messages":%s}`, 2},
+	} {
+		for extra := range 2 {
+			n := MaxDepth - tt.level + 1 + extra
+			body := strings.Replace(tt.body, "%s", strings.Repeat("[", n)+strings.Repeat("]", n), 1)
+			var r Request
+			err := r.Scan(tt.kind, nil, []byte(body))
+			var bad *BadRequest
+			if extra == 0 && err != nil || extra == 1 && (!errors.As(err, &bad) || bad.Code != CodeTooDeep) {
+				t.Errorf("%s with %d levels in all: %v", tt.body, MaxDepth+extra, err)
+			}
+		}
+	}
+}
+
+// runeLen agrees with unicode/utf8 on every combination of lead and second byte,
+// with third and fourth ones on both sides of what may follow.
+func TestSequencesOfUTF8AreWellFormed(t *testing.T) {
+	edges := []byte{0x00, 0x7F, 0x80, 0xBF, 0xC0, 0xFF}
+	for lead := 0x80; lead <= 0xFF; lead++ {
+		for second := range 0x100 {
+			for _, third := range edges {
+				for _, fourth := range edges {
+					b := []byte{byte(lead), byte(second), third, fourth}
+					r, want := utf8.DecodeRune(b)
+					if r == utf8.RuneError && want == 1 {
+						want = 0
+					}
+					if got := runeLen(b); got != want {
+						t.Fatalf("runeLen(%x) = %d, want %d", b, got, want)
+					}
+					for n := 1; n < want; n++ {
+						if got := runeLen(b[:n]); got != 0 {
+							t.Fatalf("runeLen(%x) = %d, want 0", b[:n], got)
+						}
+					}
+				}
+			}
+		}
+	}
 }
 
 func TestTheMessageSaysWhereTheFaultIs(t *testing.T) {

@@ -282,6 +282,24 @@ func TestAnEqualRequestIsNotAskedTwice(t *testing.T) {
 	}
 }
 
+func TestAnotherTokenizerIsAskedAgain(t *testing.T) {
+	e := newEngine(t)
+	var store fleet.Store
+	tok := New(patient(), &store, slog.New(slog.DiscardHandler))
+	defer tok.Close()
+	for i, canary := range [][]uint32{{1}, {1}, {2}} {
+		w := worker("a", e.URL)
+		w.Canary = canary
+		fleet.NewFeed(&store).Put(w)
+		if _, err := tok.Tokenize(t.Context(), scan(t, prompt.Completions, `{"model":"m","prompt":"abc"}`), nil); err != nil {
+			t.Fatal(err)
+		}
+		if n, want := e.calls.Load(), []int32{1, 1, 2}[i]; n != want {
+			t.Errorf("%d calls after canary %v, want %d", n, canary, want)
+		}
+	}
+}
+
 func TestEqualRequestsAtOnceShareOneExchange(t *testing.T) {
 	for name, cacheBytes := range map[string]int{"with a cache": 1 << 20, "without": 0} {
 		t.Run(name, func(t *testing.T) {
