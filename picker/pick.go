@@ -7,6 +7,7 @@ import (
 
 	"pointsman/breaker"
 	"pointsman/fleet"
+	"pointsman/kvindex"
 )
 
 // Pick selects a worker for req at now and reserves it. On an error nothing is
@@ -77,10 +78,11 @@ func (p *Picker) reserve(now time.Time, req *Request, i int, permit breaker.Perm
 	hit := int64(s.in.Hit[i]) + int64(s.promised[i])
 	l.miss = max(0, l.prompt-hit)
 	if j := listFor(s.lists, s.approx, t.size); j >= 0 {
-		l.told = s.steer && len(s.lists[j].Hashes) > 0
-		p.enter(&l, s.lists[j].Hashes, s.lists[j].Size, hit)
+		b := &s.lists[j]
+		l.told = s.tell && len(b.Hashes) > 0
+		p.enter(&l, b, s.real(j, t, int(hit)/b.Size))
 	} else if len(s.lists) > 0 { // any list tells prompts apart
-		p.enter(&l, s.lists[0].Hashes, s.lists[0].Size, 0)
+		p.enter(&l, &s.lists[0], 0)
 	}
 	l.start()
 	if l.told {
@@ -98,17 +100,14 @@ func (p *Picker) reserve(now time.Time, req *Request, i int, permit breaker.Perm
 	rec.n++
 }
 
-// enter puts the prompt into the ledger of l's target.
-func (p *Picker) enter(l *leg, hashes []uint64, size int, hit int64) {
-	if len(hashes) == 0 {
+// enter puts the prompt, real blocks of which are there, into the ledger of l's
+// target.
+func (p *Picker) enter(l *leg, b *kvindex.Blocks, real int) {
+	if len(b.Hashes) == 0 {
 		return
 	}
-	depth := int(hit) / size
-	if l.t.pending > 0 {
-		depth = l.t.led.real(hashes, depth)
-	}
-	l.node = l.t.led.add(hashes, size, &p.nodes)
-	l.node.real = max(l.node.real, depth)
+	l.node = l.t.led.add(b.Hashes, b.Size, &p.nodes)
+	l.node.real = max(l.node.real, real)
 }
 
 // What a pick charges its worker fades with each pick (Infera
@@ -147,7 +146,10 @@ func (p *Picker) decide(req *Request, i int, rec *record) Decision {
 	s := &p.sel
 	r := s.rows[i]
 	s.reason = s.label(req)
-	hit := int(s.in.Hit[i]) + int(s.promised[i])
+	hit := 0
+	if s.tell {
+		hit = int(s.in.Hit[i]) + int(s.promised[i])
+	}
 	p.metrics.picked(req, s, r.t, hit)
 	p.ring.keep(&s.trace)
 	return Decision{
@@ -160,14 +162,12 @@ func (p *Picker) decide(req *Request, i int, rec *record) Decision {
 // label returns the reason that the decision carries.
 func (s *selection) label(req *Request) string {
 	switch {
-	case !s.steer || s.total == 0:
+	case !s.tell || s.total == 0 || s.anyHit:
 		return req.Reason
 	case !s.anyMode && !s.approx:
 		return ReasonNoEvents
-	case !s.anyHit:
-		return ReasonNoMatch
 	}
-	return req.Reason
+	return ReasonNoMatch
 }
 
 // blocksOf returns tokens in blocks of the chosen row's size.

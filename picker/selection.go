@@ -33,7 +33,8 @@ type selection struct {
 	trace
 	tab     *table
 	lists   []kvindex.Blocks // what the pick knows of the prompt; nil without
-	steer   bool             // the cache counts
+	steer   bool             // the policy goes by the cache
+	tell    bool             // what the pick sends is news for the index
 	scratch []kvindex.Scratch
 	left    int     // eligible rows
 	pending float64 // requests without first token on them
@@ -49,10 +50,12 @@ func (s *selection) begin(now time.Time, req *Request, tab *table, pl *pool, row
 	s.trace.begin(now, req, pl, rows, w)
 	s.tab = tab
 	s.lists = req.Blocks
-	if req.ByLoad {
+	if req.ByLoad || len(s.lists) > 0 && s.lists[0].Size <= 0 {
 		s.lists = nil
 	}
 	s.steer = s.policy.cache && !req.ByLoad
+	// The engine hashes images into its blocks; the router cannot.
+	s.tell = s.steer && !req.Multimodal
 	s.left = len(rows)
 	s.pending = 0
 	if len(s.marks) < len(tab.rows) {
@@ -89,7 +92,7 @@ func (s *selection) filter(now time.Time, req *Request) error {
 		}
 		s.keep(outside, true)
 		if s.left == 0 {
-			return fmt.Errorf("model %q: %w", s.pool.model, ErrNoEndpoint)
+			return fmt.Errorf("%v: %w", s.pool, ErrNoEndpoint)
 		}
 	}
 	if len(req.Tried) > 0 {
@@ -101,7 +104,7 @@ func (s *selection) filter(now time.Time, req *Request) error {
 		}
 		s.keep(tried, false)
 		if s.left == 0 {
-			return fmt.Errorf("model %q: %w: all were tried", s.pool.model, ErrNoWorker)
+			return fmt.Errorf("%v: %w: all were tried", s.pool, ErrNoWorker)
 		}
 	}
 	s.breakers(now)
@@ -141,11 +144,12 @@ func (s *selection) reopen() {
 
 // nobody says why a known model has no candidate.
 func (s *selection) nobody() error {
-	if pl := s.pool; pl.prefill > 0 || pl.decode > 0 {
-		return fmt.Errorf("model %q: %w: it has %d prefill and %d decode workers but no mixed one, and pairs are not dispatched",
-			pl.model, ErrNoWorker, pl.prefill, pl.decode)
+	pl := s.pool
+	if pl.prefill > 0 || pl.decode > 0 {
+		return fmt.Errorf("%v: %w: it has %d prefill and %d decode workers but no mixed one, and pairs are not dispatched",
+			pl, ErrNoWorker, pl.prefill, pl.decode)
 	}
-	return fmt.Errorf("model %q: %w: all %d are draining or dead", s.pool.model, ErrNoWorker, len(s.pool.rest))
+	return fmt.Errorf("%v: %w: %d are draining or dead", pl, ErrNoWorker, len(pl.rest))
 }
 
 // fill looks the prompt up and writes every column.
@@ -158,8 +162,8 @@ func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
 		t := r.t
 		if s.why[i] == eligible {
 			s.pending += float64(t.pending)
-			s.anyMode = s.anyMode || t.mode != kvindex.None
 		}
+		s.anyMode = s.anyMode || t.mode != kvindex.None
 		recent := t.recent * scale
 		if recent < faint {
 			recent = 0
@@ -201,21 +205,20 @@ func (s *selection) lookup(index *kvindex.Index) {
 	}
 }
 
-// A burst of requests with one new prefix must go together, yet not all to one
-// worker: the first pick predicts the prefix there, and at a high overlap weight
-// no load would ever outweigh it. So what is only promised by requests that have
-// no first token counts as a hit while the worker's share of such requests is
-// fair: up to herdFloor, or herdShare times the mean.
-const (
-	herdFloor = 4
-	herdShare = 1.5
-)
+// herdFloor is how many requests without a first token may always gather on a
+// target; see herd.
+const herdFloor = 4
 
 // herd returns the number of pending requests from which a target's promises do
-// not count.
+// not count as hits.
+//
+// A burst of requests with one new prefix must go together, yet not all to one
+// worker: the first pick predicts the prefix there, and at a high overlap weight
+// no load would ever outweigh it. So a hit that is only promised by requests
+// which have no first token themselves counts while the target has fewer of
+// these than the mean.
 func (s *selection) herd() int {
-	mean := s.pending / float64(max(1, s.left))
-	return max(herdFloor, int(math.Ceil(herdShare*mean)))
+	return max(herdFloor, int(math.Ceil(s.pending/float64(max(1, s.left)))))
 }
 
 // overlap writes the columns Hit and Miss of row i. A worker whose block size is
@@ -224,18 +227,26 @@ func (s *selection) overlap(i int, t *target, limit int) {
 	hit, size := 0, 0
 	s.promised[i] = 0
 	if j := listFor(s.lists, s.approx, t.size); s.steer && j >= 0 && len(s.lists[j].Hashes) > 0 {
-		b := &s.lists[j]
-		size = b.Size
+		size = s.lists[j].Size
 		depth := s.scratch[j].Depth(t.in)
 		hit = depth
 		if depth > 0 && t.pending >= limit {
-			hit = max(t.led.real(b.Hashes, depth), s.scratch[j].ExactDepth(t.in))
+			hit = s.real(j, t, depth)
 			s.promised[i] = int32((depth - hit) * size)
 		}
 		s.anyHit = s.anyHit || depth > 0 && s.why[i] == eligible
 	}
 	s.in.Hit[i] = float64(hit * size)
 	s.in.Miss[i] = s.total - float64(hit*size)
+}
+
+// real returns how many of the depth leading blocks of list j that t is believed
+// to hold are more than promised.
+func (s *selection) real(j int, t *target, depth int) int {
+	if t.pending == 0 || depth == 0 {
+		return depth
+	}
+	return max(t.led.real(s.lists[j].Hashes, depth), s.scratch[j].ExactDepth(t.in))
 }
 
 // price adds up the terms of the policy.

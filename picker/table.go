@@ -3,6 +3,7 @@ package picker
 import (
 	"net"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +38,14 @@ type pool struct {
 	decode  int                   // and of role decode
 	sizes   atomic.Pointer[[]int] // distinct block sizes of active targets
 	unit    float64               // tokens that stand for one block: the largest size
+}
+
+// String names the pool in errors.
+func (pl *pool) String() string {
+	if pl.model == "" {
+		return "any model"
+	}
+	return "model " + strconv.Quote(pl.model)
 }
 
 // defaultUnit is the block size assumed where none is known: vLLM's.
