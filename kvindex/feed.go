@@ -151,7 +151,7 @@ func (f *Feed) Connected(time.Time) {
 }
 
 // Lost says that the publisher is out of reach. The view stays as the best that
-// is known, but no longer counts as [Exact].
+// is known, but no longer counts as [Exact]; a source that gives up calls Reset.
 func (f *Feed) Lost(time.Time) {
 	t := f.lock()
 	if t == nil {
@@ -186,7 +186,7 @@ func (f *Feed) apply(b *Batch, now time.Time, live bool) *Gap {
 		t.inStep.Store(!t.seq.open)
 		return nil
 	case gap:
-		if !t.seq.open || t.seq.openTo != b.Seq-1 {
+		if !t.seq.open {
 			t.counts.gaps.Add(1)
 		}
 		t.seq.open, t.seq.openTo = true, max(t.seq.openTo, b.Seq-1)
