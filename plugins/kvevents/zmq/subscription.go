@@ -1,0 +1,181 @@
+package zmq
+
+import (
+	"context"
+	"encoding/binary"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"pointsman/kvindex"
+	"pointsman/wire"
+)
+
+// steady is how long a connection must last for its loss to start the backoff
+// anew: a peer that accepts and hangs up is tried less and less often.
+const steady = 5 * time.Second
+
+// subscription is one target's; its methods belong to one goroutine.
+type subscription struct {
+	*Subscriber
+	source
+	feed *kvindex.Feed
+	log  *slog.Logger
+
+	seen   bool    // a numbered batch was applied: last and lastAt are its
+	last   uint64  // its number
+	lastAt float64 // its time
+	down   bool    // the outage has been logged
+	said   bool    // a batch that is none has been logged since the connection
+
+	resynced    time.Time     // when the whole history was last asked for
+	replayAfter time.Time     // no replay is asked for before, since the last one failed
+	replayWait  time.Duration // and for how long that was; 0 after one that went well
+}
+
+func newSubscription(s *Subscriber, src source) *subscription {
+	return &subscription{
+		Subscriber: s, source: src, feed: s.index.Feed(src.key),
+		log: s.log.With(slog.String("worker_id", src.worker), slog.String("target", src.key), slog.String("endpoint", src.addr)),
+	}
+}
+
+// run follows the publisher until ctx is done.
+func (u *subscription) run(ctx context.Context) {
+	u.metrics.subscriptions.Inc()
+	defer u.metrics.subscriptions.Dec()
+	wait := u.cfg.Backoff
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := u.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		u.feed.Lost(time.Now())
+		u.metrics.reconnects.Inc()
+		if time.Since(began) > steady {
+			wait = u.cfg.Backoff
+		}
+		if !u.down {
+			u.down = true
+			u.log.LogAttrs(ctx, slog.LevelWarn, "a publisher of KV events is out of reach; it is tried again", slog.Any("error", err))
+		}
+		pause := time.NewTimer(wait/2 + rand.N(wait/2+1)) //nolint:gosec // spreads retries, keeps no secret
+		select {
+		case <-ctx.Done():
+		case <-pause.C:
+		}
+		pause.Stop()
+		wait = min(2*wait, u.cfg.MaxBackoff)
+	}
+}
+
+// session connects and takes messages until something breaks.
+func (u *subscription) session(ctx context.Context) error {
+	c, err := dial(ctx, u.addr, sub, u.cfg.DialTimeout, u.cfg.MaxMessage)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	// All topics, because an engine that was not started by Infera has an empty
+	// one; what is not meant is left out here.
+	if err := c.subscribe(""); err != nil {
+		return err
+	}
+	u.metrics.connected.Inc()
+	defer u.metrics.connected.Dec()
+	u.feed.Connected(time.Now())
+	u.said = false
+	if u.down {
+		u.down = false
+		u.log.LogAttrs(ctx, slog.LevelInfo, "a publisher of KV events is back")
+	}
+	u.catchUp(ctx)
+	for {
+		if err := c.await(); err != nil {
+			return err
+		}
+		if err := u.message(ctx, c); err != nil {
+			return err
+		}
+	}
+}
+
+// message takes one message off c.
+func (u *subscription) message(ctx context.Context, c *conn) error {
+	s := u.Subscriber.scratch.Get().(*scratch) //nolint:forcetypeassert // the pool has no other
+	defer u.Subscriber.scratch.Put(s)
+	if err := c.receive(&s.msg); err != nil {
+		return err
+	}
+	if !u.meant(&s.msg) {
+		u.metrics.ignored.Inc()
+		return nil
+	}
+	u.metrics.messages.Inc()
+	u.metrics.bytes.Add(float64(len(s.msg.bytes)))
+	s.batch.Seq, s.batch.HasSeq = sequence(&s.msg)
+	if err := wire.DecodeBatch(s.msg.frame(-1), &s.batch); err != nil {
+		u.undecodable(ctx, &s.batch, err)
+		return nil
+	}
+	u.live(ctx, &s.batch)
+	return nil
+}
+
+// meant reports whether a message is one of KV events, by its topic.
+func (u *subscription) meant(m *message) bool {
+	if len(m.ends) < 2 {
+		return false
+	}
+	topic := string(m.frame(0))
+	return topic == "" || strings.HasPrefix(topic, u.cfg.Topic)
+}
+
+// sequence returns the number of a message of three frames, [topic, number,
+// payload]; ATOM's have two and no number (§4.2).
+func sequence(m *message) (seq uint64, ok bool) {
+	if len(m.ends) < 3 || len(m.frame(1)) != 8 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(m.frame(1)), true
+}
+
+// undecodable handles a batch that is none. What it meant to say is lost: with a
+// number it shows as a gap before the next batch, without one the view is
+// dropped here.
+func (u *subscription) undecodable(ctx context.Context, b *kvindex.Batch, err error) {
+	u.metrics.decodeErrors.Inc()
+	if !b.HasSeq {
+		u.feed.Reset(kvindex.ResetGap)
+	}
+	if !u.said {
+		u.said = true
+		u.log.LogAttrs(ctx, slog.LevelWarn, "a batch of KV events cannot be read; the view of this worker starts anew", slog.Any("error", err))
+	}
+}
+
+// live applies a batch as it came, after what is missing before it.
+func (u *subscription) live(ctx context.Context, b *kvindex.Batch) {
+	if gap := u.feed.Apply(b, time.Now()); gap != nil {
+		u.log.LogAttrs(ctx, slog.LevelDebug, "batches of KV events are missing",
+			slog.Uint64("from", gap.From), slog.Uint64("to", gap.To))
+		u.fill(ctx, gap.From)
+		if u.feed.Apply(b, time.Now()) != nil {
+			u.feed.Reset(kvindex.ResetGap)
+			u.feed.Apply(b, time.Now())
+		}
+	}
+	u.note(b)
+	if u.feed.NeedsResync() {
+		u.resync(ctx, b)
+	}
+}
+
+// note remembers the newest batch.
+func (u *subscription) note(b *kvindex.Batch) {
+	if b.HasSeq {
+		u.seen, u.last, u.lastAt = true, b.Seq, b.At
+	}
+}
