@@ -1,7 +1,6 @@
 package breaker
 
 import (
-	"context"
 	"log/slog"
 	"math"
 	"sync"
@@ -21,7 +20,7 @@ const (
 )
 
 func pack(epoch uint32, faults int, s State) uint64 {
-	return uint64(epoch)<<epochShift | uint64(faults)<<stateBits | uint64(s)
+	return uint64(epoch)<<epochShift | uint64(faults)<<stateBits | uint64(s) //nolint:gosec // 0 to maxFaults
 }
 
 func unpack(w uint64) (epoch uint32, faults int, s State) {
@@ -231,10 +230,10 @@ type transition struct {
 
 func (t transition) log(log *slog.Logger) {
 	if t.open {
-		log.LogAttrs(context.Background(), slog.LevelInfo, "circuit opened: the worker gets no requests until its cooldown is over",
+		log.Info("circuit opened: the worker gets no requests until its cooldown is over",
 			slog.String("worker_id", t.id), slog.Duration("cooldown", t.cooldown), slog.Uint64("trips", t.trips))
 		return
 	}
-	log.LogAttrs(context.Background(), slog.LevelInfo, "circuit closed: the worker is back",
+	log.Info("circuit closed: the worker is back",
 		slog.String("worker_id", t.id), slog.Uint64("trips", t.trips))
 }

@@ -330,7 +330,7 @@ func TestThresholdZeroDisables(t *testing.T) {
 	}
 }
 
-func TestZeroPermit(t *testing.T) {
+func TestZeroPermit(*testing.T) {
 	var p breaker.Permit
 	p.Done(sec(0), breaker.Fault) // must not panic
 }

@@ -35,7 +35,7 @@ func (s *Set) Circuit(id string) *Circuit {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.circuits[id]; c != nil {
+	if c = s.circuits[id]; c != nil {
 		return c
 	}
 	c = &Circuit{set: s, id: id, hash: hashID(id), cooldown: s.cfg.Cooldown}

@@ -11,13 +11,13 @@ import (
 
 // busy is a world of n workers with warm caches and requests in flight, and the
 // requests to go on with: half of them hit a whole prompt, half its beginning.
-func busy(t testing.TB, policy string, n, blocks int) (*world, []*picker.Request) {
-	t.Helper()
+func busy(tb testing.TB, policy string, n, blocks int) (*world, []*picker.Request) {
+	tb.Helper()
 	var ids []string
 	for i := range n {
 		ids = append(ids, fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250))
 	}
-	w := newWorld(t, config(policy, 20), workers(ids...)...)
+	w := newWorld(tb, config(policy, 20), workers(ids...)...)
 	var reqs []*picker.Request
 	for i := range 64 {
 		prompt := fmt.Sprintf("sys:%d+own%d:%d", 32*16, i, (blocks-32)*16)

@@ -36,18 +36,18 @@ func (d *Decision) FirstToken(now time.Time) {
 		return
 	}
 	rec.first = true
-	legs, n := rec.legs, rec.n
-	for i := range n {
-		l := &rec.legs[i]
+	copied := rec.legs
+	legs := copied[:rec.n]
+	for i := range legs {
+		l := &legs[i]
 		l.first()
-		legs[i].told = l.told && !l.t.gone
-		if legs[i].told {
+		if l.told = l.told && !l.t.gone; l.told {
 			l.node.refs++ // its hashes are read outside the lock
 		}
 	}
 	p.mu.Unlock()
 	told := false
-	for i := range n {
+	for i := range legs {
 		if l := &legs[i]; l.told {
 			p.index.Present(l.in, l.node.hashes, now)
 			told = true
@@ -57,7 +57,7 @@ func (d *Decision) FirstToken(now time.Time) {
 		return
 	}
 	p.mu.Lock()
-	for i := range n {
+	for i := range legs {
 		if l := &legs[i]; l.told {
 			l.t.led.drop(l.node, &p.nodes)
 		}
@@ -77,9 +77,10 @@ func (d *Decision) Done(now time.Time, o breaker.Outcome) {
 		p.mu.Unlock()
 		return
 	}
-	legs, n, hadFirst := rec.legs, rec.n, rec.first
+	copied, hadFirst := rec.legs, rec.first
+	legs := copied[:rec.n]
 	p.records.put(rec)
-	for i := range n {
+	for i := range legs {
 		l := &legs[i]
 		l.stop(hadFirst, &p.nodes)
 		if l.t.gone && l.t.requests == 0 && p.targets[l.t.key] == l.t {
@@ -88,7 +89,7 @@ func (d *Decision) Done(now time.Time, o breaker.Outcome) {
 	}
 	p.mu.Unlock()
 	p.metrics.ended(o)
-	for i := range n {
+	for i := range legs {
 		if i > 0 {
 			o = breaker.Neutral // nothing is known of a pair's prefill leg
 		}

@@ -181,7 +181,7 @@ func converse(t *testing.T, seed uint64) (picks, ties int) {
 		ids = append(ids, w.ID)
 	}
 	cfg := config(picker.KVAware, weight)
-	cfg.Seed = seed + 1
+	cfg.Seed, cfg.ExplainRing = seed+1, 1
 	w := newWorld(t, cfg, fleet...)
 	m := newInfera(weight, ids)
 	prompts := newPrompts(rng, size)

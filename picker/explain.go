@@ -142,7 +142,7 @@ func (t *trace) candidate(i int, r *row) Candidate {
 	in := &t.in
 	return Candidate{
 		Worker: r.Worker.ID, Rank: r.Rank, Excluded: t.why[i].String(),
-		Mode: modeName(t.mode[i]), BlockSize: int(t.size[i]),
+		Mode: modeName(t.mode[i]), BlockSize: t.size[i],
 		Hit: in.Hit[i], Promised: float64(t.promised[i]), Miss: in.Miss[i], Images: in.Missing[i],
 		Active: in.Active[i], Recent: in.Recent[i], Requests: in.Requests[i],
 		Waiting: in.Waiting[i], Decoders: in.Decoders[i], Context: in.Context[i],

@@ -148,7 +148,7 @@ func (p *Picker) decide(req *Request, i int, rec *record) Decision {
 	s.reason = s.label(req)
 	hit := 0
 	if s.tell {
-		hit = int(s.in.Hit[i]) + int(s.promised[i])
+		hit = int(s.in.Hit[i]) + s.promised[i]
 	}
 	p.metrics.picked(req, s, r.t, hit)
 	p.ring.keep(&s.trace)

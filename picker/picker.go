@@ -192,13 +192,13 @@ func New(cfg Config, store *fleet.Store, index *kvindex.Index, breakers *breaker
 	}
 	seed := cfg.Seed
 	if seed == 0 {
-		seed = rand.Uint64()
+		seed = rand.Uint64() //nolint:gosec // it spreads load: nobody gains by guessing it
 	}
 	p := &Picker{
 		cfg: cfg, policy: pol, store: store, index: index, breakers: breakers,
 		metrics: newMetrics(),
 		targets: make(map[string]*target),
-		rand:    rand.New(rand.NewPCG(seed, seed^0x9e3779b97f4a7c15)),
+		rand:    rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // as above
 		scale:   1,
 		ring:    ring{slots: make([]trace, cfg.ExplainRing)},
 	}

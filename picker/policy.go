@@ -17,9 +17,6 @@ const (
 // Policies returns the names that [Config].Policy takes.
 func Policies() []string { return []string{KVAware, RoundRobin, LeastLoad} }
 
-// maxTerms bounds the scorers of one policy, so that a pick's weights are an array.
-const maxTerms = 4
-
 // policy is a sum of weighted scorers over the same columns.
 type policy struct {
 	name  string

@@ -179,7 +179,7 @@ func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
 		if len(req.Images) > 0 {
 			in.Missing[i] = float64(t.images.missing(req.Images))
 		}
-		s.size[i], s.mode[i] = int32(t.size), t.mode
+		s.size[i], s.mode[i] = t.size, t.mode
 	}
 	limit := s.herd()
 	for i, r := range s.rows {
@@ -232,7 +232,7 @@ func (s *selection) overlap(i int, t *target, limit int) {
 		hit = depth
 		if depth > 0 && t.pending >= limit {
 			hit = s.real(j, t, depth)
-			s.promised[i] = int32((depth - hit) * size)
+			s.promised[i] = (depth - hit) * size
 		}
 		s.anyHit = s.anyHit || depth > 0 && s.why[i] == eligible
 	}

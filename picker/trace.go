@@ -24,8 +24,8 @@ type trace struct {
 	byLoad    bool
 
 	in       scorer.Input
-	promised []int32 // tokens predicted there but, for fairness, not counted
-	size     []int32 // block sizes
+	promised []int // tokens predicted there but, for fairness, not counted
+	size     []int // block sizes
 	mode     []kvindex.Mode
 	why      []exclusion
 	cost     []float64

@@ -35,23 +35,23 @@ func config(policy string, weight float64) picker.Config {
 	return cfg
 }
 
-func newWorld(t testing.TB, cfg picker.Config, workers ...*fleet.Worker) *world {
-	t.Helper()
+func newWorld(tb testing.TB, cfg picker.Config, workers ...*fleet.Worker) *world {
+	tb.Helper()
 	breakers := breaker.DefaultConfig()
 	breakers.Jitter = 0
 	w := &world{
-		TB: t, store: new(fleet.Store), index: kvindex.New(kvindex.Config{}),
+		TB: tb, store: new(fleet.Store), index: kvindex.New(kvindex.Config{}),
 		set: breaker.NewSet(breakers), reg: prometheus.NewPedanticRegistry(), now: t0,
 	}
 	w.feed = fleet.NewFeed(w.store)
 	w.feed.Replace(workers)
 	p, err := picker.New(cfg, w.store, w.index, w.set)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	w.p = p
 	if err := p.Register(w.reg); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return w
 }
@@ -72,8 +72,8 @@ func workers(ids ...string) []*fleet.Worker {
 
 // tokens makes a prompt of named pieces: "sys:128+q1:32" is 128 tokens that all
 // prompts beginning with "sys" share, then 32 of q1.
-func tokens(t testing.TB, prompt string) []uint32 {
-	t.Helper()
+func tokens(tb testing.TB, prompt string) []uint32 {
+	tb.Helper()
 	var ids []uint32
 	if prompt == "" {
 		return nil
@@ -82,7 +82,7 @@ func tokens(t testing.TB, prompt string) []uint32 {
 		name, length, _ := strings.Cut(piece, ":")
 		n, err := strconv.Atoi(length)
 		if err != nil {
-			t.Fatalf("prompt %q: %v", prompt, err)
+			tb.Fatalf("prompt %q: %v", prompt, err)
 		}
 		h := fnv.New32a()
 		h.Write([]byte(name))
@@ -143,20 +143,4 @@ func (w *world) served(req *picker.Request) picker.Decision {
 	d.FirstToken(w.now)
 	d.Done(w.now, breaker.Success)
 	return d
-}
-
-// candidate is the row of the given worker in the newest record.
-func (w *world) candidate(id string) picker.Candidate {
-	w.Helper()
-	records := w.p.Records()
-	if len(records) == 0 {
-		w.Fatal("no record")
-	}
-	for _, c := range records[0].Candidates {
-		if c.Worker == id {
-			return c
-		}
-	}
-	w.Fatalf("no candidate %s in %v", id, records[0])
-	return picker.Candidate{}
 }

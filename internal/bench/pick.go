@@ -142,7 +142,7 @@ func newPickLoad(workers int) (*picker.Picker, *pickLoad, error) {
 func (l *pickLoad) warm(index *kvindex.Index, workers []*fleet.Worker) {
 	tokens := make([]uint32, pickBlocks*pickBlockSize)
 	for i := range tokens {
-		tokens[i] = uint32(l.random())
+		tokens[i] = uint32(l.random() >> 32)
 	}
 	copy(l.fresh, kvindex.HashTokens(nil, 0, tokens[:pickShared*pickBlockSize], pickBlockSize))
 	feeds := make([]*kvindex.Feed, len(workers))
@@ -152,7 +152,7 @@ func (l *pickLoad) warm(index *kvindex.Index, workers []*fleet.Worker) {
 	}
 	for i := range warmPrompts {
 		for j := pickShared * pickBlockSize; j < len(tokens); j++ {
-			tokens[j] = uint32(l.random())
+			tokens[j] = uint32(l.random() >> 32)
 		}
 		hashes := kvindex.HashTokens(nil, 0, tokens, pickBlockSize)
 		l.known = append(l.known, hashes)
