@@ -41,7 +41,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if err := announce(stdout, e); err != nil {
-		return errors.Join(err, e.Close())
+		return errors.Join(err, e.Close()) //nolint:contextcheck // ending does not depend on ctx
 	}
 	<-ctx.Done()
 	opts.engine.Log.LogAttrs(context.WithoutCancel(ctx), slog.LevelInfo, "draining", slog.String("worker_id", e.ID()))

@@ -78,7 +78,7 @@ func (v view) mustEqual(t *testing.T, c *cache) {
 func tokensOf(family, n int) []uint32 {
 	out := make([]uint32, n)
 	for i := range out {
-		out[i] = uint32(family<<16 | i) //nolint:gosec // small
+		out[i] = uint32(family<<16 | i)
 	}
 	return out
 }

@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	stdlog "log"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"net"
@@ -84,9 +82,9 @@ func Start(ctx context.Context, cfg Config) (*Engine, error) {
 		e.unbind()
 		return nil, err
 	}
-	e.serve()
+	e.serve() //nolint:contextcheck // parts live as long as the engine does, on a context derived from ctx
 	if err := e.SetFault(cfg.Fault); err != nil {
-		return nil, errors.Join(err, e.Close())
+		return nil, errors.Join(err, e.Close()) //nolint:contextcheck // ending does not depend on ctx
 	}
 	return e, nil
 }
@@ -144,7 +142,7 @@ func (e *Engine) listen(ln net.Listener, h http.Handler, state func(net.Conn, ht
 	srv := &http.Server{
 		Handler: h, ConnState: state, ReadHeaderTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		BaseContext: func(net.Listener) context.Context { return e.life },
-		ErrorLog:    stdlog.New(io.Discard, "", 0), // its only news are clients that broke off
+		ErrorLog:    slog.NewLogLogger(e.log.Handler(), slog.LevelDebug), // its only news are clients that broke off
 	}
 	e.servers = append(e.servers, srv)
 	e.wg.Go(func() {
@@ -292,7 +290,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 	if !e.inflight.wait(wait) {
 		e.log.LogAttrs(ctx, slog.LevelWarn, "drain timed out", slog.Int("in_flight", e.inflight.count()))
 	}
-	e.end()
+	e.end() //nolint:contextcheck // ending does not depend on ctx
 	return err
 }
 
@@ -311,10 +309,15 @@ func (e *Engine) Kill() { e.end() }
 func (e *Engine) deregister(ctx context.Context) error {
 	e.regStop()
 	<-e.regDone
-	if e.reg == nil || e.life.Err() != nil {
+	if e.reg == nil {
 		return nil
 	}
-	return e.reg.revoke(ctx)
+	select {
+	case <-e.life.Done(): // ended before: there is no client any more
+		return nil
+	default:
+		return e.reg.revoke(ctx)
+	}
 }
 
 // end stops every part and waits for it. Only the first call does anything.

@@ -293,12 +293,12 @@ func TestPartialUTF8SplitsACharacterOverTwoReads(t *testing.T) {
 	split := false
 	buf := make([]byte, 1<<16)
 	for {
-		n, err := conn.Read(buf)
+		n, rerr := conn.Read(buf)
 		all = append(all, buf[:n]...)
 		if tail := strings.TrimSuffix(string(all), "\r\n"); strings.HasSuffix(tail, grin[:2]) {
 			split = true
 		}
-		if err != nil {
+		if rerr != nil {
 			break
 		}
 	}
@@ -309,6 +309,7 @@ func TestPartialUTF8SplitsACharacterOverTwoReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer resp.Body.Close()
 	body, _ := io.ReadAll(resp.Body)
 	if !bytes.Contains(body, []byte(grin)) {
 		t.Error("the character did not arrive whole")
@@ -485,9 +486,11 @@ func TestRefuseClosesThePortAndOpensItAgain(t *testing.T) {
 	defer kept.Close()
 	br := bufio.NewReader(kept)
 	fmt.Fprint(kept, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-	if resp, err := http.ReadResponse(br, nil); err != nil || resp.StatusCode != http.StatusOK {
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatal(err)
 	}
+	resp.Body.Close()
 	eventually(t, "the connection idle", func() bool {
 		e.gate.mu.Lock()
 		defer e.gate.mu.Unlock()

@@ -198,7 +198,7 @@ func unsent(c net.Conn) int {
 	}
 	n := 0
 	_ = raw.Control(func(fd uintptr) {
-		n, _ = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) //nolint:gosec // a descriptor fits
+		n, _ = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ)
 	})
 	return n
 }

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	stdlog "log"
 	"log/slog"
 	"math"
 	"math/rand/v2"
@@ -168,7 +166,7 @@ type sockets struct {
 func bindSockets(ctx context.Context, host string, cfg KVEventsConfig, p *publisher) (*sockets, error) {
 	s := &sockets{pubPort: -1, replayPort: -1}
 	// The library logs every handshake that a port scan breaks off.
-	quiet := zmq4.WithLogger(stdlog.New(io.Discard, "", 0))
+	quiet := zmq4.WithLogger(slog.NewLogLogger(p.log.Handler(), slog.LevelDebug))
 	if cfg.Port >= 0 {
 		s.pub = zmq4.NewPub(ctx, quiet)
 		port, err := listenZMQ(s.pub, host, cfg.Port)

@@ -129,6 +129,7 @@ func TestCloseTakesTheRecordOut(t *testing.T) {
 }
 
 func TestKillLeavesTheRecordUntilItsLeaseExpires(t *testing.T) {
+	t.Parallel()
 	etcd := testfleet.StartEtcd(t, nil)
 	c := etcd.Client(t)
 	e := registered(t, etcd.Endpoint, func(cfg *simengine.Config) { cfg.Etcd.TTL = 2 * time.Second })
@@ -143,6 +144,7 @@ func TestKillLeavesTheRecordUntilItsLeaseExpires(t *testing.T) {
 }
 
 func TestHeartbeatKeepsTheRecordWithoutWritingItAgain(t *testing.T) {
+	t.Parallel()
 	etcd := testfleet.StartEtcd(t, nil)
 	c := etcd.Client(t)
 	e := registered(t, etcd.Endpoint, func(cfg *simengine.Config) { cfg.Etcd.TTL = 2 * time.Second })
@@ -245,7 +247,7 @@ func TestDrainGivesUpAfterItsTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	stream := slowStream(t, e.URL(), 100_000)
-	if err := e.Drain(t.Context()); err != nil {
+	if err = e.Drain(t.Context()); err != nil {
 		t.Error(err)
 	}
 	rest, err := io.ReadAll(stream)

@@ -271,7 +271,7 @@ func (e *Engine) prepare(j *job, b body, s *sampling) *apiError {
 		}
 		seed := promptSeed(p)
 		for k := range s.n {
-			c := e.newChoice(p, seed+uint64(k), s, room) //nolint:gosec // below 128
+			c := e.newChoice(p, seed+uint64(k), s, room)
 			c.seq.keys, c.seq.notify = keys, notify
 			c.seq.hashes = chainHashes(e.seed, keys, c.seq.tokens, e.cfg.Cache.BlockSize)
 			j.choices = append(j.choices, c)

@@ -187,8 +187,7 @@ func readBody(r *http.Request, rc *entry) ([]byte, error) {
 
 // bodyError is the answer to a body that could not be read.
 func bodyError(err error) *apiError {
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return &apiError{status: http.StatusRequestEntityTooLarge, kind: "BadRequestError", message: err.Error()}
 	}
 	return badRequest("", "the body could not be read: %v", err)

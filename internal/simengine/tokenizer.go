@@ -42,7 +42,7 @@ func appendTokens(dst []uint32, text string) []uint32 {
 
 // pieceID is the id of one piece.
 func pieceID(piece string) uint32 {
-	return firstWord + uint32(xxh3.HashString(piece)%uint64(vocabSize-firstWord)) //nolint:gosec // below vocabSize
+	return firstWord + uint32(xxh3.HashString(piece)%uint64(vocabSize-firstWord))
 }
 
 // pieceLen returns the length of the piece at the start of s, which is not empty.
