@@ -89,7 +89,7 @@ func newMetrics() *metrics {
 		}, []string{"code"}),
 		pick: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "pointsman_epp_pick_duration_seconds",
-			Help:    "Time from the end of the request body to the decision: scan, tokens and block hashes, pick.",
+			Help:    "Time from the end of the request body to the decision, be it a refusal: scan, tokens and block hashes, pick.",
 			Buckets: []float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1},
 		}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{

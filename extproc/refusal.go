@@ -49,7 +49,7 @@ func refuse(err error) *refusal {
 	case errors.As(err, &bad):
 		return &refusal{status: bad.Status, kind: typeInvalid, code: bad.Code, param: bad.Param, message: bad.Message}
 	case errors.Is(err, prompt.ErrTooLarge):
-		return tooLarge()
+		return tooLarge(0)
 	case errors.Is(err, picker.ErrNoModel):
 		return &refusal{status: http.StatusNotFound, kind: typeInvalid, code: "model_not_found", param: "model", message: err.Error()}
 	case errors.Is(err, picker.ErrNoEndpoint):
@@ -78,11 +78,16 @@ func internalError() *refusal {
 	}
 }
 
-func tooLarge() *refusal {
-	return &refusal{
+// tooLarge refuses a body over limit bytes; 0 when the limit is not known.
+func tooLarge(limit int) *refusal {
+	r := &refusal{
 		status: http.StatusRequestEntityTooLarge, kind: typeInvalid, code: "request_too_large",
 		message: "the request body is larger than this gateway takes",
 	}
+	if limit > 0 {
+		r.message += ": at most " + strconv.Itoa(limit) + " bytes"
+	}
+	return r
 }
 
 func tooMany() *refusal {

@@ -37,7 +37,7 @@ func (x *exchange) requestHeaders(ctx context.Context, m *message) error {
 		x.held = true
 	}
 	if x.body.expect > x.s.cfg.MaxBody {
-		return tooLarge()
+		return tooLarge(x.s.cfg.MaxBody)
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (x *exchange) requestBody(ctx context.Context, m *message) error {
 	switch {
 	case x.held, x.open:
 		if len(m.body) > x.s.cfg.MaxBody-x.body.size {
-			return tooLarge()
+			return tooLarge(x.s.cfg.MaxBody)
 		}
 		x.body.add(m)
 		if x.open {
@@ -158,9 +158,16 @@ func (x *exchange) answerBuffered(ctx context.Context, eos bool) error {
 	return nil
 }
 
-// pickSeen picks for a request whose body is known.
+// pickSeen picks for a request whose body is known, and measures how long that
+// takes.
 func (x *exchange) pickSeen(ctx context.Context, body []byte) error {
 	began := x.s.now()
+	err := x.pickFor(ctx, body)
+	x.s.metrics.pick.Observe(x.s.now().Sub(began).Seconds())
+	return err
+}
+
+func (x *exchange) pickFor(ctx context.Context, body []byte) error {
 	if err := x.scan.Scan(x.api, x.encoding, body); err != nil {
 		return err
 	}
@@ -181,9 +188,7 @@ func (x *exchange) pickSeen(ctx context.Context, body []byte) error {
 	r.Tokens, r.Blocks, r.Approx, r.Reason = x.prep.Tokens, x.prep.Blocks, x.prep.Approx, x.prep.Reason
 	r.Retention = picker.Retention(x.scan.Retention)
 	r.Multimodal, r.Images = x.scan.Multimodal, x.scan.Images
-	err := x.pick()
-	x.s.metrics.pick.Observe(x.s.now().Sub(began).Seconds())
-	return err
+	return x.pick()
 }
 
 // pickUnseen picks by load, for a request whose body is not known or not there.

@@ -55,6 +55,14 @@ func testConfig() Config {
 
 func newWorld(tb testing.TB, cfg Config, workers ...*fleet.Worker) *world {
 	tb.Helper()
+	w := buildWorld(tb, cfg, workers...)
+	w.serve()
+	return w
+}
+
+// buildWorld makes the rooms without a listener.
+func buildWorld(tb testing.TB, cfg Config, workers ...*fleet.Worker) *world {
+	tb.Helper()
 	w := &world{t: tb, log: new(strings.Builder)}
 	store := new(fleet.Store)
 	w.feed = fleet.NewFeed(store)
@@ -79,7 +87,6 @@ func newWorld(tb testing.TB, cfg Config, workers ...*fleet.Worker) *world {
 		tb.Fatal(err)
 	}
 	w.server.pool.dirty = poisoned().dirty
-	w.serve()
 	return w
 }
 
