@@ -2,8 +2,6 @@ package forward
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"net/http"
 	"time"
 
@@ -66,27 +64,12 @@ func (x *exchange) admit() error {
 		return err
 	}
 	x.body = body
-	var bytes []byte
+	var raw []byte
 	if body != nil {
-		bytes = *body
+		raw = *body
 	}
-	x.s.metrics.bytesIn.Add(float64(len(bytes)))
-	if x.kind == prompt.Other {
-		x.scan.Model = modelOf(bytes)
-		return nil
-	}
-	return x.scan.Scan(x.kind, x.r.Header, bytes)
-}
-
-// modelOf returns the model that a body of an unknown path names, "" for none.
-func modelOf(body []byte) string {
-	var v struct {
-		Model string `json:"model"`
-	}
-	if len(body) == 0 || body[0] != '{' || json.Unmarshal(body, &v) != nil {
-		return ""
-	}
-	return v.Model
+	x.s.metrics.bytesIn.Add(float64(len(raw)))
+	return x.scan.Scan(x.kind, x.r.Header, raw)
 }
 
 // prepareHeader makes the headers that go to every worker tried.
@@ -131,10 +114,4 @@ func (x *exchange) repeatable() bool {
 		return true
 	}
 	return x.kind != prompt.Other || pure[x.r.URL.Path]
-}
-
-// isBadRequest reports whether err is the client's fault in the body.
-func isBadRequest(err error) bool {
-	var bad *prompt.BadRequest
-	return errors.As(err, &bad)
 }

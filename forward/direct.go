@@ -3,7 +3,6 @@ package forward
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -88,11 +87,13 @@ func (x *exchange) named(now time.Time) (picker.Decision, error) {
 	if x.r.Header.Get(headerPrefill) != "" {
 		return picker.Decision{}, errPD
 	}
-	d, err := x.s.deps.Picker.Direct(now, x.r.Header.Get(headerWorker), "", &x.pick)
-	if err != nil && !errors.Is(err, picker.ErrNoModel) {
+	req := x.pick
+	req.AnyModel = x.kind == prompt.Other // the model of such a request is the engine's to judge
+	d, err := x.s.deps.Picker.Direct(now, x.r.Header.Get(headerWorker), "", &req)
+	if err != nil {
 		return d, fmt.Errorf("%w: %w", errStale, err)
 	}
-	return d, err
+	return d, nil
 }
 
 // rank returns the data-parallel rank that a decision's worker is asked to run
@@ -105,6 +106,3 @@ func (x *exchange) rank(d *picker.Decision) int {
 	}
 	return d.Rank
 }
-
-// tried reports whether the worker with the given ID was tried.
-func (x *exchange) tried(id string) bool { return slices.Contains(x.workers, id) }

@@ -21,7 +21,7 @@ var (
 	errSlowBody    = errors.New("the request body came too slowly")
 	errBrokenBody  = errors.New("the request body could not be read")
 	errMethod      = errors.New("method not supported")
-	errStale       = errors.New("worker from the gateway not found (stale routing?)")
+	errStale       = errors.New("the gateway's worker cannot be used")
 	errPD          = errors.New("prefill/decode requests are not supported by this forwarder")
 	errNoTransport = errors.New("no transport for this worker")
 	errEventSize   = errors.New("an event of the stream is too large")
@@ -113,8 +113,10 @@ func describeRequest(err error) (apiError, bool) {
 		return apiError{status: 400, kind: badRequest, code: "incomplete_body", message: errBrokenBody.Error()}, true
 	case errors.Is(err, errMethod):
 		return apiError{status: 405, kind: badRequest, code: "method_not_allowed", message: errMethod.Error()}, true
+	case errors.Is(err, picker.ErrUnknownWorker):
+		return apiError{status: 503, kind: serverError, code: "stale_worker", message: "the worker chosen by the gateway was not found (stale gateway routing?)", retryAfter: 1}, true
 	case errors.Is(err, errStale):
-		return apiError{status: 503, kind: serverError, code: "stale_worker", message: errStale.Error(), retryAfter: 1}, true
+		return apiError{status: 503, kind: serverError, code: "stale_worker", message: "the worker chosen by the gateway cannot serve this request (stale gateway routing?)", retryAfter: 1}, true
 	case errors.Is(err, errPD):
 		return apiError{status: 501, kind: serverError, code: "pd_not_supported", message: errPD.Error()}, true
 	case errors.Is(err, picker.ErrNoModel):

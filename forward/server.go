@@ -125,6 +125,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	case <-ctx.Done():
 	}
 	s.Drain()
+	srv.SetKeepAlivesEnabled(false) // clients look for another forwarder with their next request
 	err := s.shutdown(context.WithoutCancel(ctx), srv, abort, failed)
 	if served := <-failed; err == nil && !errors.Is(served, http.ErrServerClosed) {
 		err = served

@@ -3,6 +3,7 @@ package forward
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 
 	"pointsman/prompt"
 )
@@ -97,7 +98,7 @@ func dialectOf(kind prompt.Kind, path string) dialect {
 		return chat
 	case kind == prompt.Messages:
 		return messages
-	case path == responsesPath:
+	case strings.TrimRight(path, "/") == responsesPath:
 		return responses
 	}
 	return generic

@@ -239,7 +239,12 @@ func (x *exchange) trailers(resp *Response) {
 	if resp.Trailer == nil {
 		return
 	}
-	for k, v := range resp.Trailer() {
+	fields := resp.Trailer()
+	if len(fields) == 0 {
+		return
+	}
+	_ = x.rc.Flush() // else a short body gets a Content-Length, and no trailers
+	for k, v := range fields {
 		if !hopByHop(k) {
 			x.w.Header()[http.TrailerPrefix+k] = v
 		}

@@ -82,7 +82,7 @@ func (s *scripted) serve(c net.Conn, n int) {
 	for {
 		head, err := nethttp.ReadRequest(r)
 		if err != nil {
-			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			if !errors.Is(err, net.ErrClosed) { // end or reset: the client's doing
 				s.gone <- struct{}{}
 			}
 			return

@@ -193,7 +193,6 @@ func TestADeadIdleConnectionIsReplacedWithoutAnAttempt(t *testing.T) {
 		if got := do(t, tr, w.worker(), post("{}")); got.err != nil {
 			t.Fatalf("request %d: %v", i, got.err)
 		}
-		w.wg.Add(0)
 	}
 	if n := len(w.requests()); n != 5 {
 		t.Errorf("%d deliveries of 5 requests", n)
