@@ -92,7 +92,8 @@ func startEPP(ctx context.Context, binary string, self []string, dir string, n i
 	cmd := exec.CommandContext(ctx, binary, //nolint:gosec // the caller's own command line names it
 		"--discovery-backend", "static", "--static-file", file, "--host", "127.0.0.1",
 		"--grpc-port", ports[0], "--grpc-health-port", ports[1], "--metrics-port", ports[2],
-		"--secure-serving=false", "--router-policy", "kv-aware", "--kv-event-transport", "none", "--router-tokenizer-path", "")
+		"--secure-serving=false", "--router-policy", "kv-aware", "--kv-event-transport", "none", "--router-tokenizer-path", "",
+		"--drain-delay-s", "0")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", binary, err)
