@@ -1,32 +1,45 @@
 package assemble
 
 import (
-	"fmt"
 	"log/slog"
 
 	"pointsman/config"
 	"pointsman/fleet"
 	"pointsman/kvindex"
-	"pointsman/plugins/discovery/etcd"
-	"pointsman/plugins/discovery/static"
+	"pointsman/plugins"
 	"pointsman/plugins/tokenizer/remote"
 )
 
+// adapterSettings hands each adapter what cfg says of it.
+func adapterSettings(cfg *config.Config) plugins.Settings {
+	s := plugins.DefaultSettings()
+	s.Static.Path = cfg.StaticFile
+	s.Etcd.Endpoints, s.Etcd.Prefix = cfg.Etcd.Endpoint, cfg.Etcd.Prefix
+	s.Etcd.User, s.Etcd.Password = cfg.Etcd.User, cfg.Etcd.Password
+	s.Etcd.CA, s.Etcd.Cert, s.Etcd.Key = cfg.Etcd.CA, cfg.Etcd.Cert, cfg.Etcd.Key
+	s.ZMQ.Topic, s.ZMQ.ReplayPortOffset = cfg.KVEventTopic, cfg.KVReplayOffset
+	return s
+}
+
 // newSource makes the discovery backend that cfg names.
 func newSource(cfg *config.Config, log *slog.Logger) (fleet.Source, error) {
-	switch cfg.Discovery {
-	case "static":
-		settings := static.DefaultConfig()
-		settings.Path = cfg.StaticFile
-		return static.New(settings, log)
-	case "etcd":
-		settings := etcd.DefaultConfig()
-		settings.Endpoints, settings.Prefix = cfg.Etcd.Endpoint, cfg.Etcd.Prefix
-		settings.User, settings.Password = cfg.Etcd.User, cfg.Etcd.Password
-		settings.CA, settings.Cert, settings.Key = cfg.Etcd.CA, cfg.Etcd.Cert, cfg.Etcd.Key
-		return etcd.New(settings, log)
+	mk, err := plugins.Lookup(plugins.Discovery, "discovery backend", cfg.Discovery)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("backend %q is not in this build", cfg.Discovery)
+	return mk(adapterSettings(cfg), log)
+}
+
+// newEvents makes the subscriber that cfg names; nil when events are off.
+func newEvents(cfg *config.Config, store *fleet.Store, index *kvindex.Index, log *slog.Logger) (plugins.Events, error) {
+	if cfg.KVEventTransport == "none" {
+		return nil, nil //nolint:nilnil // events that are off are no fault
+	}
+	mk, err := plugins.Lookup(plugins.KVEvents, "kv event transport", cfg.KVEventTransport)
+	if err != nil {
+		return nil, err
+	}
+	return mk(adapterSettings(cfg), store, index, log)
 }
 
 func newTokenizer(cfg *config.Config, store *fleet.Store, log *slog.Logger) (*remote.Tokenizer, error) {
@@ -36,15 +49,4 @@ func newTokenizer(cfg *config.Config, store *fleet.Store, log *slog.Logger) (*re
 		return nil, err
 	}
 	return remote.New(settings, store, log), nil
-}
-
-// events are a transport of KV events, with its metrics.
-type events interface {
-	part
-	collector
-}
-
-// newEvents makes the subscriber that cfg names; nil when events are off.
-func newEvents(_ *config.Config, _ *fleet.Store, _ *kvindex.Index, _ *slog.Logger) events {
-	return nil
 }

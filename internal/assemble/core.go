@@ -20,6 +20,7 @@ import (
 	"pointsman/internal/run"
 	"pointsman/kvindex"
 	"pointsman/picker"
+	"pointsman/plugins"
 	"pointsman/prompt"
 )
 
@@ -33,16 +34,11 @@ type Core struct {
 
 	index    *kvindex.Index
 	source   fleet.Source
-	events   part // nil when there are none
+	events   plugins.Events // nil when there are none
 	preparer *prompt.Preparer
 
 	parts   *run.Group
 	scoring sync.Once
-}
-
-// part is something that runs until its context is done.
-type part interface {
-	Run(ctx context.Context) error
 }
 
 // collector is a room with metrics.
@@ -82,7 +78,11 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 		tokenizer, rooms = t, append(rooms, t)
 	}
 	c.preparer = prompt.NewPreparer(cfg.Prompt, tokenizer)
-	if events := newEvents(cfg, c.Store, c.index, log); events != nil {
+	events, err := newEvents(cfg, c.Store, c.index, log)
+	if err != nil {
+		return nil, fmt.Errorf("kv events: %w", err)
+	}
+	if events != nil {
 		c.events, rooms = events, append(rooms, events)
 	}
 	return c, c.register(rooms)
