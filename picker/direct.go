@@ -69,7 +69,7 @@ func (p *Picker) Direct(now time.Time, workerID, prefillID string, req *Request)
 func (p *Picker) direct(now time.Time, req *Request, tab *table, rows []*row, rec *record) int {
 	s := &p.sel
 	w := rows[0].Worker
-	s.begin(now, req, tab, tab.models[w.Model], rows, weigh(p.cfg.weightOf(w.Role), req))
+	s.begin(now, req, &p.policy, tab, tab.models[w.Model], rows, weigh(p.cfg.weightOf(w.Role), req))
 	s.fill(req, p.index, p.scale)
 	s.price()
 	i := s.choose(p.rand.IntN)

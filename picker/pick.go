@@ -55,7 +55,7 @@ func (tab *table) pool(req *Request) (*pool, error) {
 // score filters and prices the candidates of an ordinary request into p.sel.
 func (p *Picker) score(now time.Time, req *Request, tab *table, pl *pool) error {
 	s := &p.sel
-	s.begin(now, req, tab, pl, pl.cand, weigh(p.cfg.weightOf(fleet.Mixed), req))
+	s.begin(now, req, &p.policy, tab, pl, pl.cand, weigh(p.cfg.weightOf(fleet.Mixed), req))
 	if err := s.filter(now, req); err != nil {
 		return err
 	}
@@ -151,12 +151,13 @@ func (p *Picker) decide(req *Request, i int, rec *record) Decision {
 		hit = int(s.in.Hit[i]) + s.promised[i]
 	}
 	p.metrics.picked(req, s, r.t, hit)
-	p.ring.keep(&s.trace)
-	return Decision{
+	d := Decision{
 		Worker: r.Worker, Rank: r.Rank, PrefillRank: -1,
 		HitTokens: hit, Reason: s.reason,
 		p: p, rec: rec, gen: rec.gen,
 	}
+	p.ring.keep(&s.trace)
+	return d
 }
 
 // label returns the reason that the decision carries.

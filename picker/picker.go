@@ -202,7 +202,6 @@ func New(cfg Config, store *fleet.Store, index *kvindex.Index, breakers *breaker
 		scale:   1,
 		ring:    ring{slots: make([]trace, cfg.ExplainRing)},
 	}
-	p.sel.policy = &p.policy
 	p.mu.Lock()
 	p.sync()
 	p.mu.Unlock()

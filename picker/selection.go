@@ -40,14 +40,15 @@ type selection struct {
 	pending float64 // requests without first token on them
 	anyHit  bool
 	anyMode bool
+	cost    []float64
 	ties    []int32
 	marks   []uint32 // by row.n
 	stamp   uint32
 }
 
 // begin prepares s for the given candidates, all of them eligible.
-func (s *selection) begin(now time.Time, req *Request, tab *table, pl *pool, rows []*row, w weights) {
-	s.trace.begin(now, req, pl, rows, w)
+func (s *selection) begin(now time.Time, req *Request, pol *policy, tab *table, pl *pool, rows []*row, w weights) {
+	s.trace.begin(now, req, pol, pl, rows, w)
 	s.tab = tab
 	s.lists = req.Blocks
 	if req.ByLoad || len(s.lists) > 0 && s.lists[0].Size <= 0 {

@@ -9,7 +9,8 @@ import (
 )
 
 // trace is all that one pick looked at and what came of it: enough to compute
-// every cost again. The ring keeps copies of it and reuses their memory.
+// every cost again. The ring keeps the last ones: a pick works in the memory of the
+// oldest.
 type trace struct {
 	at        time.Time
 	id        []byte
@@ -28,7 +29,6 @@ type trace struct {
 	size     []int // block sizes
 	mode     []kvindex.Mode
 	why      []exclusion
-	cost     []float64
 
 	chosen  int // -1 for none
 	allOpen bool
@@ -37,10 +37,10 @@ type trace struct {
 }
 
 // begin empties t for a pick among rows.
-func (t *trace) begin(now time.Time, req *Request, pl *pool, rows []*row, w weights) {
+func (t *trace) begin(now time.Time, req *Request, pol *policy, pl *pool, rows []*row, w weights) {
 	n := len(rows)
 	t.at, t.id = now, append(t.id[:0], req.ID[:min(len(req.ID), maxID)]...)
-	t.pool, t.rows, t.weights = pl, rows, w
+	t.policy, t.pool, t.rows, t.weights = pol, pl, rows, w
 	t.retention, t.tokens, t.approx, t.byLoad = req.Retention, req.Tokens, req.Approx, req.ByLoad
 	t.total = 0
 	t.in.Resize(n)
@@ -49,14 +49,12 @@ func (t *trace) begin(now time.Time, req *Request, pl *pool, rows []*row, w weig
 	t.mode = slices.Grow(t.mode[:0], n)[:n]
 	t.why = slices.Grow(t.why[:0], n)[:n]
 	clear(t.why)
-	t.cost = t.cost[:0]
 	t.chosen, t.allOpen, t.reason, t.err = -1, false, req.Reason, nil
 }
 
-// copyFrom makes t a copy of src in t's own memory. Costs are left out: they
-// follow from the columns.
+// copyFrom makes t a copy of src in t's own memory.
 func (t *trace) copyFrom(src *trace) {
-	id, in, promised, size, mode, why, cost := t.id, t.in, t.promised, t.size, t.mode, t.why, t.cost
+	id, in, promised, size, mode, why := t.id, t.in, t.promised, t.size, t.mode, t.why
 	*t = *src
 	t.id = append(id[:0], src.id...)
 	in.CopyFrom(&src.in)
@@ -65,7 +63,6 @@ func (t *trace) copyFrom(src *trace) {
 	t.size = append(size[:0], src.size...)
 	t.mode = append(mode[:0], src.mode...)
 	t.why = append(why[:0], src.why...)
-	t.cost = cost[:0]
 }
 
 // price returns the cost of every row, in cost's memory.
@@ -94,12 +91,12 @@ type ring struct {
 	held  int
 }
 
-// keep adds a copy of t, in the memory of the oldest.
+// keep takes t's content and gives it the memory of the oldest.
 func (r *ring) keep(t *trace) {
 	if len(r.slots) == 0 {
 		return
 	}
-	r.slots[r.next].copyFrom(t)
+	r.slots[r.next], *t = *t, r.slots[r.next]
 	r.next = (r.next + 1) % len(r.slots)
 	r.held = min(r.held+1, len(r.slots))
 }

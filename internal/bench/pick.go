@@ -23,9 +23,9 @@ const (
 	pickShared     = 32 // leading blocks that all prompts share: a system prompt
 	warmPrompts    = 2048
 	pickInFlight   = 64 // requests held open, so that the ledger is not empty
-	pickRounds     = 5  // the least of them counts: the others were disturbed
-	picksPerRound  = 5_000
-	pickWarmRounds = 2
+	pickRounds     = 25 // the median counts
+	picksPerRound  = 1_000
+	pickWarmRounds = 10
 )
 
 // PickRow is the cost of one pick with its first token and its end.
@@ -33,7 +33,7 @@ type PickRow struct {
 	Policy   string  `json:"policy"`
 	Workers  int     `json:"workers"`
 	Blocks   int     `json:"blocks"`
-	Us       float64 `json:"us"`
+	Us       float64 `json:"us"` // CPU time of a pick, its first token and its end
 	Allocs   float64 `json:"allocs"`
 	HitShare float64 `json:"hit_share"` // picks whose whole prompt was on the chosen worker
 	NewShare float64 `json:"new_share"` // picks of prompts never seen
@@ -65,39 +65,61 @@ func measurePick(ctx context.Context, workers int) (PickRow, error) {
 		return PickRow{}, err
 	}
 	row := PickRow{Policy: picker.KVAware, Workers: workers, Blocks: pickBlocks}
+	var us []float64
+	var total pickStats
 	for round := range pickWarmRounds + pickRounds {
 		if err := ctx.Err(); err != nil {
 			return PickRow{}, err
 		}
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		start := time.Now()
-		stats, err := load.run(p, picksPerRound)
-		took := time.Since(start)
-		runtime.ReadMemStats(&after)
+		cost, stats, err := load.measure(p)
 		if err != nil {
 			return PickRow{}, err
 		}
 		if round < pickWarmRounds {
 			continue
 		}
-		us := float64(took.Nanoseconds()) / 1e3 / picksPerRound
-		if row.Us == 0 || us < row.Us {
-			row.Us = us
-		}
-		row.Allocs = max(row.Allocs, float64(after.Mallocs-before.Mallocs)/picksPerRound)
-		row.HitShare += float64(stats.hits) / picksPerRound / pickRounds
-		row.NewShare += float64(stats.fresh) / picksPerRound / pickRounds
+		us = append(us, cost.us)
+		row.Allocs = max(row.Allocs, cost.allocs)
 		row.Picks += picksPerRound
+		total.hits += stats.hits
+		total.fresh += stats.fresh
 	}
-	if row.HitShare < 0.4 || row.NewShare < 0.4 {
-		return PickRow{}, fmt.Errorf("measured something else: %.2f of the picks hit whole prompts, %.2f were new", row.HitShare, row.NewShare)
+	row.Us = Round(Median(us), 2)
+	row.HitShare = Round(float64(total.hits)/float64(row.Picks), 3)
+	row.NewShare = Round(float64(total.fresh)/float64(row.Picks), 3)
+	if row.HitShare < 0.4 || row.NewShare < 0.4 || row.Us <= 0 {
+		return PickRow{}, fmt.Errorf("measured something else: %+v", row)
 	}
-	row.Us, row.HitShare, row.NewShare = Round(row.Us, 2), Round(row.HitShare, 3), Round(row.NewShare, 3)
-	// Whole ones, as testing.AllocsPerRun counts: what is left over is the index
-	// taking memory for the new prompts, a chunk for thousands of blocks.
-	row.Allocs = math.Floor(row.Allocs)
 	return row, nil
+}
+
+type pickCost struct {
+	us     float64 // CPU time of the process per pick: others on the machine do not count
+	allocs float64 // whole allocations per pick, as testing.AllocsPerRun counts
+}
+
+// measure does one round of picks. What is less than one allocation a pick is the
+// index taking memory for the new prompts, a chunk for thousands of blocks.
+func (l *pickLoad) measure(p *picker.Picker) (pickCost, pickStats, error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	start, err := CPUTime()
+	if err != nil {
+		return pickCost{}, pickStats{}, err
+	}
+	stats, err := l.run(p, picksPerRound)
+	if err != nil {
+		return pickCost{}, pickStats{}, err
+	}
+	end, err := CPUTime()
+	if err != nil {
+		return pickCost{}, pickStats{}, err
+	}
+	runtime.ReadMemStats(&after)
+	return pickCost{
+		us:     float64((end - start).Nanoseconds()) / 1e3 / picksPerRound,
+		allocs: math.Floor(float64(after.Mallocs-before.Mallocs) / picksPerRound),
+	}, stats, nil
 }
 
 // pickLoad is a stream of requests: its clock runs a millisecond a request.
