@@ -9,11 +9,11 @@ import (
 // value is ready to use. It is not safe for concurrent use; keep one per request
 // goroutine, or pool them.
 type Scratch struct {
-	owner   *Index
-	ticket  *ticket
-	table   []*target // the targets at the last lookup
-	depth   []uint32  // by holding; all zero but those in touched
-	touched []uint32
+	owner  *Index
+	ticket *ticket
+	table  []*target // the targets at the last lookup
+	stamp  uint64    // number of the last lookup, in the upper half
+	depth  []uint64  // by holding: the stamp of the lookup that wrote it | its depth
 }
 
 // Depth returns how many leading blocks of the last lookup's prompt a target
@@ -21,19 +21,26 @@ type Scratch struct {
 // for an instance that is not known, and before any lookup.
 func (s *Scratch) Depth(in Instance) int {
 	i := in.slot()
-	if i >= len(s.table) || s.table[i] == nil || s.table[i].in != in || 2*i+1 >= len(s.depth) {
+	if i >= len(s.table) || s.table[i] == nil || s.table[i].in != in {
 		return 0
 	}
-	return int(max(s.depth[2*i], s.depth[2*i+1]))
+	return max(s.of(2*i), s.of(2*i+1))
 }
 
 // ExactDepth returns the part of [Scratch.Depth] that events alone account for.
 func (s *Scratch) ExactDepth(in Instance) int {
 	i := in.slot()
-	if i >= len(s.table) || s.table[i] == nil || s.table[i].in != in || 2*i >= len(s.depth) {
+	if i >= len(s.table) || s.table[i] == nil || s.table[i].in != in {
 		return 0
 	}
-	return int(s.depth[2*i])
+	return s.of(2 * i)
+}
+
+func (s *Scratch) of(holding int) int {
+	if d := s.depth[holding]; d&^0xffffffff == s.stamp {
+		return int(uint32(d))
+	}
+	return 0
 }
 
 // Lookup fills s with how many leading blocks of a prompt each target holds. It
@@ -55,10 +62,10 @@ func (x *Index) Lookup(hs []Hash, s *Scratch) {
 // prepare forgets the last result. It takes the table within the epoch, so that
 // no slot of it changes hands before the lookup is over.
 func (s *Scratch) prepare(table []*target) {
-	for _, h := range s.touched {
-		s.depth[h] = 0
+	if s.stamp += 1 << 32; s.stamp == 0 {
+		clear(s.depth)
+		s.stamp = 1 << 32
 	}
-	s.touched = s.touched[:0]
 	s.table = table
 	if need := 2 * len(table); len(s.depth) < need {
 		s.depth = slices.Grow(s.depth, need-len(s.depth))[:need]
@@ -83,19 +90,16 @@ func (t *tree) walk(hs []Hash, s *Scratch) {
 // add adds what the records of one run, m blocks of which match from pos on, say.
 // It reports whether some holding holds all up to there.
 func (s *Scratch) add(recs []uint64, pos, m int) (alive bool) {
-	depth := s.depth
+	depth, reached, most := s.depth, s.stamp|uint64(pos), 0
 	for i := range recs {
 		rec := record(atomic.LoadUint64(&recs[i]))
-		d := min(rec.depth(), m)
 		h := int(rec.holding())
-		if d == 0 || h >= len(depth) || int(depth[h]) != pos {
+		if h >= len(depth) || pos > 0 && depth[h] != reached {
 			continue // empty, younger than this lookup, or a gap before this run
 		}
-		if pos == 0 {
-			s.touched = append(s.touched, uint32(h))
-		}
-		depth[h] = uint32(pos + d)
-		alive = alive || d == m
+		d := min(rec.depth(), m)
+		depth[h] = reached + uint64(d)
+		most = max(most, d)
 	}
-	return alive
+	return most == m && m > 0
 }

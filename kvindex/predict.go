@@ -204,11 +204,12 @@ func (x *Index) forgetGuess(g uint32) {
 		x.lower(t, id, recs, i, rec, next)
 		return
 	}
-	prev := rec.ext()
-	for s.all[prev].next != g {
-		prev = s.all[prev].next
+	for prev := rec.ext(); prev != 0; prev = s.all[prev].next {
+		if s.all[prev].next == g {
+			s.all[prev].next = next
+			return
+		}
 	}
-	s.all[prev].next = next
 }
 
 // lower makes step, 0 for none, the deepest of a predicted record.
