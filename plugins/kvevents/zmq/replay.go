@@ -75,7 +75,7 @@ const maxReplayWait = 5 * time.Minute
 // replayDone counts and says how a replay ended.
 func (u *subscription) replayDone(ctx context.Context, err error) {
 	if err == nil {
-		u.replayWait = 0
+		u.owed, u.replayWait = false, 0
 		u.metrics.replays.WithLabelValues("complete").Inc()
 		return
 	}
@@ -83,7 +83,7 @@ func (u *subscription) replayDone(ctx context.Context, err error) {
 		return
 	}
 	u.replayWait = min(max(2*u.replayWait, u.cfg.ResyncEvery), maxReplayWait)
-	u.replayAfter = time.Now().Add(u.replayWait)
+	u.owed, u.replayAfter = true, time.Now().Add(u.replayWait)
 	u.metrics.replays.WithLabelValues("failed").Inc()
 	u.log.LogAttrs(ctx, slog.LevelDebug, "past KV events are not to be had", slog.String("replay_endpoint", u.replay), slog.Any("error", err))
 }
@@ -115,7 +115,7 @@ func (u *subscription) catchUp(ctx context.Context) {
 	switch {
 	case !u.canReplay():
 		return
-	case !u.seen:
+	case !u.seen, u.feed.NeedsResync():
 		u.resync(ctx, nil)
 		return
 	}
@@ -137,7 +137,11 @@ func (u *subscription) catchUp(ctx context.Context) {
 // resync replays all that the publisher has, and live, which may be nil, after
 // it. The view stays as it is until the history begins to arrive.
 func (u *subscription) resync(ctx context.Context, live *kvindex.Batch) {
-	if !u.canReplay() || time.Since(u.resynced) < u.cfg.ResyncEvery {
+	if !u.canReplay() {
+		return
+	}
+	if next := u.resynced.Add(u.cfg.ResyncEvery); time.Now().Before(next) {
+		u.owed, u.replayAfter = true, next
 		return
 	}
 	u.resynced = time.Now()

@@ -3,8 +3,10 @@ package zmq
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"time"
 
@@ -30,8 +32,9 @@ type subscription struct {
 	said   bool    // a batch that is none has been logged since the connection
 
 	resynced    time.Time     // when the whole history was last asked for
-	replayAfter time.Time     // no replay is asked for before, since the last one failed
-	replayWait  time.Duration // and for how long that was; 0 after one that went well
+	owed        bool          // a replay is still to be had, from replayAfter on
+	replayAfter time.Time     // no replay is asked for before
+	replayWait  time.Duration // since one failed, for that long; 0 after one that went well
 }
 
 func newSubscription(s *Subscriber, src source) *subscription {
@@ -93,13 +96,33 @@ func (u *subscription) session(ctx context.Context) error {
 	}
 	u.catchUp(ctx)
 	for {
-		if err := c.await(); err != nil {
-			return err
+		err := u.await(c)
+		switch {
+		case err == nil:
+			err = u.message(ctx, c)
+		case u.owed && errors.Is(err, os.ErrDeadlineExceeded):
+			u.catchUp(ctx)
+			err = nil
 		}
-		if err := u.message(ctx, c); err != nil {
+		if err != nil {
 			return err
 		}
 	}
+}
+
+// await blocks until a message begins, or until a replay that is owed is due.
+func (u *subscription) await(c *conn) error {
+	var due time.Time
+	if u.owed {
+		due = u.replayAfter
+	}
+	if err := c.SetReadDeadline(due); err != nil {
+		return err
+	}
+	if err := c.await(); err != nil {
+		return err
+	}
+	return c.SetReadDeadline(time.Time{})
 }
 
 // message takes one message off c.

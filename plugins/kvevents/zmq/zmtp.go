@@ -73,7 +73,7 @@ func dial(ctx context.Context, addr string, kind socketType, timeout time.Durati
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: raw, r: bufio.NewReaderSize(raw, readBuffer), limit: limit}
+	c := &conn{Conn: raw, r: newReader(raw), limit: limit}
 	c.stop = context.AfterFunc(ctx, func() { _ = raw.Close() })
 	if err := c.handshake(kind, timeout); err != nil {
 		c.close()
@@ -81,6 +81,8 @@ func dial(ctx context.Context, addr string, kind socketType, timeout time.Durati
 	}
 	return c, nil
 }
+
+func newReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, readBuffer) }
 
 func (c *conn) close() {
 	c.stop()
