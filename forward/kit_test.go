@@ -54,7 +54,7 @@ type engine struct {
 	wg       sync.WaitGroup
 }
 
-func newEngine(t *testing.T, s script) *engine {
+func newEngine(t testing.TB, s script) *engine {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -219,7 +219,7 @@ func (w *world) serve() {
 	w.t.Cleanup(func() { _ = w.stop() })
 }
 
-func fatal(t *testing.T, err error) {
+func fatal(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -404,7 +404,9 @@ func jsonReply(status int, body string, headers ...string) string {
 
 const sseHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-func chunk(data string) string { return strconv.FormatInt(int64(len(data)), 16) + "\r\n" + data + "\r\n" }
+func chunk(data string) string {
+	return strconv.FormatInt(int64(len(data)), 16) + "\r\n" + data + "\r\n"
+}
 
 // sse is a whole stream, each part in a chunk of its own.
 func sse(parts ...string) string {
