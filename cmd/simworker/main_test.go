@@ -22,7 +22,7 @@ func TestFlagsFillTheConfig(t *testing.T) {
 	o, err := parse(strings.Fields(`--host 0.0.0.0 --port 30000 --control-port 30001 --model m --lora a,b --engine sglang
 		--disaggregation-mode prefill --api-key k --max-model-len 1000 --bos --output-tokens 9 --seed 7
 		--block-size 32 --kv-capacity-blocks 99 --prefill-tokens-per-s 5 --decode-ms-per-step 2.5 --max-num-batched-tokens 512
-		--max-num-seqs 3 --time-scale 10 --kv-events-port 5557 --kv-replay-port 5558 --kv-replay-buffer 10 --event-loss 0.05
+		--max-num-seqs 3 --time-scale 10 --decode-cost-per-seq 40us --decode-cost-per-context-token 7ns --prefill-doubling-tokens 8 --kv-events-port 5557 --kv-replay-port 5558 --kv-replay-buffer 10 --event-loss 0.05
 		--event-delay-ms 50 --discovery-backend etcd --etcd-endpoint e:1 --etcd-prefix /p/ --etcd-lease-ttl-s 6
 		--advertise-host 10.0.0.1 --request-transport http --forwarder-endpoint 10.0.0.1:8000 --drain-timeout 1.5
 		--receipts-limit 5 --fault no_done --log-level debug`), io.Discard)
@@ -34,7 +34,7 @@ func TestFlagsFillTheConfig(t *testing.T) {
 		Model: "m", LoRA: []string{"a", "b"}, Engine: fleet.SGLang, Role: fleet.Prefill, APIKey: "k", MaxModelLen: 1000, BOS: true,
 		Cache: simengine.CacheConfig{BlockSize: 32, Capacity: 99},
 		Time: simengine.TimeConfig{
-			PrefillRate: 5, DecodeStep: 2500 * time.Microsecond, PerDecoder: 30 * time.Microsecond,
+			PrefillRate: 5, DecodeStep: 2500 * time.Microsecond, PerDecoder: 40 * time.Microsecond, ContextCost: 7, Doubling: 8,
 			ChunkTokens: 512, MaxSeqs: 3, Scale: 10,
 		},
 		KV:           simengine.KVEventsConfig{Port: 5557, ReplayPort: 5558, Buffer: 10, Loss: 0.05, Delay: 50 * time.Millisecond},

@@ -65,6 +65,9 @@ func bind(fs *pflag.FlagSet, c *simengine.Config, n *names) {
 	fs.IntVar(&c.Cache.Capacity, "kv-capacity-blocks", c.Cache.Capacity, "KV blocks")
 	fs.Float64Var(&c.Time.PrefillRate, "prefill-tokens-per-s", c.Time.PrefillRate, "prompt tokens computed per second")
 	fs.Float64Var(&n.decodeMS, "decode-ms-per-step", ms(c.Time.DecodeStep), "milliseconds per step")
+	fs.DurationVar(&c.Time.PerDecoder, "decode-cost-per-seq", c.Time.PerDecoder, "added to a step per decoding sequence")
+	fs.DurationVar(&c.Time.ContextCost, "decode-cost-per-context-token", c.Time.ContextCost, "added to a step per token of its decoders' context")
+	fs.IntVar(&c.Time.Doubling, "prefill-doubling-tokens", c.Time.Doubling, "position at which a prompt token costs twice the first; 0 for never")
 	fs.IntVar(&c.Time.ChunkTokens, "max-num-batched-tokens", c.Time.ChunkTokens, "tokens per step, prefill and decode together")
 	fs.IntVar(&c.Time.MaxSeqs, "max-num-seqs", c.Time.MaxSeqs, "sequences that run at once")
 	fs.Float64Var(&c.Time.Scale, "time-scale", c.Time.Scale, "simulated seconds per real second")
@@ -143,14 +146,14 @@ func usage(w io.Writer, fs *pflag.FlagSet) {
 It serves /v1/chat/completions, /v1/completions, /v1/messages, /v1/embeddings,
 /v1/models, /tokenize, /health and /metrics; publishes KV events over ZMQ;
 registers in etcd. GET /receipts says what it did, POST /control/fault
-{"mode","count","probability","for_ms"} and the request header %s make it
-misbehave, POST /control/clear-cache empties its cache, GET /control/info
+{"mode","count","probability","for_ms"}, the request header %s and the body field %s
+make it misbehave, POST /control/clear-cache empties its cache, GET /control/info
 describes it (so does the line of JSON on stdout at start).
 
 Flags:
 %s
 Fault modes:
-%s`, simengine.FaultHeader, fs.FlagUsages(), simengine.FaultHelp())
+%s`, simengine.FaultHeader, simengine.FaultField, fs.FlagUsages(), simengine.FaultHelp())
 }
 
 // announce prints the worker's description as one line of JSON.

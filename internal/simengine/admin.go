@@ -23,7 +23,10 @@ func (e *Engine) routes() http.Handler {
 	mux.HandleFunc("POST /tokenize", e.serveTokenize)
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(e.registry, promhttp.HandlerOpts{}))
-	mux.Handle("/", e.controlRoutes())
+	control := e.controlRoutes()
+	mux.Handle("/receipts", control)
+	mux.Handle("/control/", control)
+	mux.HandleFunc("/", e.notServed)
 	return mux
 }
 

@@ -49,12 +49,14 @@ type CacheConfig struct {
 	Capacity  int // blocks. Default 65536 (1 Mi tokens)
 }
 
-// TimeConfig is the time model: each step costs DecodeStep plus the time of its
-// prefill tokens (findings "policy" §1).
+// TimeConfig is the time model: each step costs DecodeStep, the time of its
+// prefill tokens, and what its decoders add (findings "policy" §1).
 type TimeConfig struct {
 	PrefillRate float64       // prompt tokens per second. Default 16000
 	DecodeStep  time.Duration // fixed cost of a step. Default 10 ms
 	PerDecoder  time.Duration // added per decoding sequence. Default 30 µs
+	ContextCost time.Duration // added per token of context of each decoding sequence. Default 40 ns
+	Doubling    int           // position at which a prompt token costs twice as much as the first; 0 for never. Default 50000
 	ChunkTokens int           // tokens per step, shared by prefill and decode. Default 2048
 	MaxSeqs     int           // sequences that run at once; others queue in order. Default 64
 	Scale       float64       // simulated seconds per real second. Default 1
@@ -88,6 +90,7 @@ func DefaultConfig() Config {
 		Cache:       CacheConfig{BlockSize: 16, Capacity: 65536},
 		Time: TimeConfig{
 			PrefillRate: 16000, DecodeStep: 10 * time.Millisecond, PerDecoder: 30 * time.Microsecond,
+			ContextCost: 40 * time.Nanosecond, Doubling: 50_000,
 			ChunkTokens: 2048, MaxSeqs: 64, Scale: 1,
 		},
 		KV:            KVEventsConfig{ReplayPort: -1, Buffer: 10000},
@@ -118,7 +121,7 @@ func (c *Config) Validate() error {
 	check(c.Cache.BlockSize >= 1, "block size %d: give at least 1", c.Cache.BlockSize)
 	check(c.Cache.Capacity >= 1, "cache capacity %d blocks: give at least 1", c.Cache.Capacity)
 	check(c.Time.PrefillRate > 0, "prefill rate %g tokens/s: give more than 0", c.Time.PrefillRate)
-	check(c.Time.DecodeStep >= 0 && c.Time.PerDecoder >= 0, "decode time: give 0 or more")
+	check(c.Time.DecodeStep >= 0 && c.Time.PerDecoder >= 0 && c.Time.ContextCost >= 0 && c.Time.Doubling >= 0, "decode time: give 0 or more")
 	check(c.Time.ChunkTokens >= 1, "chunk of %d tokens: give at least 1", c.Time.ChunkTokens)
 	check(c.Time.MaxSeqs >= 1, "max sequences %d: give at least 1", c.Time.MaxSeqs)
 	check(c.Time.Scale > 0, "time scale %g: give more than 0", c.Time.Scale)

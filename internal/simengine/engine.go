@@ -53,8 +53,7 @@ type Engine struct {
 
 // Start binds every socket, then begins to serve, publish and register. It does
 // not wait for etcd: see [Engine.Registered]. When ctx is done the engine ends
-// as by [Engine.Kill]; the caller still calls one of the ending methods to wait
-// for it. Errors are Config's faults and sockets that can't be bound.
+// as by [Engine.Kill]; a call of Kill waits for that. Errors are Config's faults and sockets that can't be bound.
 func Start(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -86,6 +85,7 @@ func Start(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := e.SetFault(cfg.Fault); err != nil {
 		return nil, errors.Join(err, e.Close()) //nolint:contextcheck // ending does not depend on ctx
 	}
+	context.AfterFunc(ctx, e.Kill)
 	return e, nil
 }
 

@@ -280,6 +280,39 @@ func TestSeedMakesHashesRepeatable(t *testing.T) {
 	}
 }
 
+func TestATOMSendsTwoFrames(t *testing.T) {
+	cfg := fast()
+	cfg.Engine, cfg.KV.Port = fleet.ATOM, 0
+	e := start(t, cfg)
+	sub := zmq4.NewSub(t.Context())
+	t.Cleanup(func() { _ = sub.Close() })
+	if err := sub.SetOption(zmq4.OptionSubscribe, Topic); err != nil {
+		t.Fatal(err)
+	}
+	if err := sub.Dial(e.KVEvents()); err != nil {
+		t.Fatal(err)
+	}
+	received := make(chan zmq4.Msg, 1)
+	go func() {
+		if msg, err := sub.Recv(); err == nil {
+			received <- msg
+		}
+	}()
+	var msg zmq4.Msg
+	eventually(t, "an event", func() bool { // the subscription travels on its own
+		e.ClearCache()
+		select {
+		case msg = <-received:
+			return true
+		default:
+			return false
+		}
+	})
+	if len(msg.Frames) != 2 || string(msg.Frames[0]) != Topic {
+		t.Errorf("frames %q, want topic and payload", msg.Frames)
+	}
+}
+
 func TestKillBreaksConnectionsAndEndsEverything(t *testing.T) {
 	cfg := fast()
 	cfg.Time.Scale = 1
@@ -307,8 +340,11 @@ func TestContextEndsTheEngine(t *testing.T) {
 	defer abort()
 	eventually(t, "a request", func() bool { return e.inflight.count() == 1 })
 	cancel()
-	e.Kill()
 	<-done
+	e.Kill() // waits
+	if _, err := new(net.Dialer).DialContext(t.Context(), "tcp", e.ID()); err == nil {
+		t.Error("the port is still open")
+	}
 	if e.inflight.count() != 0 {
 		t.Error("a request outlives the engine")
 	}

@@ -446,6 +446,25 @@ func TestClientDisconnectAbortsGeneration(t *testing.T) {
 	}
 }
 
+func TestAFaultMayTravelInTheBody(t *testing.T) {
+	e := start(t, fast())
+	for _, tc := range []struct {
+		fault  string
+		status int
+		done   bool
+	}{{"status:418", 418, false}, {"no_done", 200, false}, {"ok", 200, true}, {"explode", 400, false}} {
+		body := strings.Replace(chatStream, "{", fmt.Sprintf(`{"sim_fault":%q,`, tc.fault), 1)
+		resp, text := do(t, http.MethodPost, e.URL()+"/v1/chat/completions", body)
+		if resp.StatusCode != tc.status || strings.HasSuffix(text, "data: [DONE]\n\n") != tc.done {
+			t.Errorf("%s: status %d, want %d: %.300s", tc.fault, resp.StatusCode, tc.status, text)
+		}
+	}
+	got, err := raw(t, e, strings.Replace(chatStream, "{", `{"sim_fault":"reset",`, 1), "ok")
+	if !errors.Is(err, syscall.ECONNRESET) || got != "" {
+		t.Errorf("reset: %v %q", err, got)
+	}
+}
+
 func TestRuntimeFaultStrikesACountOfRequests(t *testing.T) {
 	e := start(t, fast())
 	resp, body := do(t, http.MethodPost, e.URL()+"/control/fault", `{"mode":"status:500","count":2,"probability":1.0}`)

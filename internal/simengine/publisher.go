@@ -24,6 +24,10 @@ import (
 // with this topic; infera.md §4.2).
 const Topic = "kv-events"
 
+// sendQueue is how many messages wait for a slow subscriber before they are
+// dropped, vLLM's default high-water mark.
+const sendQueue = 100_000
+
 // endSeq marks the end of a replay (vLLM's publisher convention).
 const endSeq = math.MaxUint64
 
@@ -42,12 +46,13 @@ type queued struct {
 // publisher numbers event batches, keeps the last of them for replay, and sends
 // them. Every incarnation starts at sequence 0.
 type publisher struct {
-	cfg    KVEventsConfig
-	encode func(dst []byte, b *kvindex.Batch, keys []wire.Keys) []byte
-	send   func(seq uint64, payload []byte) // nil publishes nowhere
-	log    *slog.Logger
-	rng    *rand.Rand
-	wake   chan struct{}
+	cfg        KVEventsConfig
+	encode     func(dst []byte, b *kvindex.Batch, keys []wire.Keys) []byte
+	send       func(seq uint64, payload []byte) // nil publishes nowhere
+	unnumbered bool                             // messages carry no sequence frame
+	log        *slog.Logger
+	rng        *rand.Rand
+	wake       chan struct{}
 
 	qmu   sync.Mutex
 	queue []queued
@@ -65,6 +70,8 @@ func newPublisher(cfg KVEventsConfig, engine fleet.Engine, seed uint64, log *slo
 		wake:   make(chan struct{}, 1),
 		buffer: make([]bufferedBatch, cfg.Buffer),
 	}
+	// ATOM's publisher sends maps in two frames (infera.md §4.2).
+	p.unnumbered = engine == fleet.ATOM
 	if engine == fleet.SGLang {
 		p.encode = func(dst []byte, b *kvindex.Batch, _ []wire.Keys) []byte { return wire.AppendSGLang(dst, b) }
 	}
@@ -169,13 +176,20 @@ func bindSockets(ctx context.Context, host string, cfg KVEventsConfig, p *publis
 	quiet := zmq4.WithLogger(slog.NewLogLogger(p.log.Handler(), slog.LevelDebug))
 	if cfg.Port >= 0 {
 		s.pub = zmq4.NewPub(ctx, quiet)
+		if err := s.pub.SetOption(zmq4.OptionHWM, sendQueue); err != nil {
+			return nil, errors.Join(fmt.Errorf("kv events socket: %w", err), s.close())
+		}
 		port, err := listenZMQ(s.pub, host, cfg.Port)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("kv events socket: %w", err), s.close())
 		}
 		s.pubPort = port
 		p.send = func(seq uint64, payload []byte) {
-			if err := s.pub.SendMulti(zmq4.NewMsgFrom([]byte(Topic), seqFrame(seq), payload)); err != nil && ctx.Err() == nil {
+			frames := [][]byte{[]byte(Topic), seqFrame(seq), payload}
+			if p.unnumbered {
+				frames = [][]byte{[]byte(Topic), payload}
+			}
+			if err := s.pub.SendMulti(zmq4.NewMsgFrom(frames...)); err != nil && ctx.Err() == nil {
 				p.log.LogAttrs(ctx, slog.LevelWarn, "kv event not sent", slog.Any("error", err))
 			}
 		}

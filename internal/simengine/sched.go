@@ -159,25 +159,36 @@ func (s *scheduler) plan() (time.Duration, bool) {
 		return 0, false
 	}
 	budget := s.cfg.ChunkTokens
-	decoders, prefill := 0, 0
+	decoders, context, prefill := 0, 0, 0.0
 	for _, q := range s.running {
 		q.chunk = 0
 		if q.computed >= q.prompt {
 			q.chunk = 1
 			budget--
 			decoders++
+			context += q.computed
 		}
 	}
 	for _, q := range s.running {
 		if q.computed < q.prompt && budget > 0 {
 			q.chunk = min(budget, q.prompt-q.computed)
 			budget -= q.chunk
-			prefill += q.chunk
+			prefill += s.weight(q.computed, q.chunk)
 		}
 	}
-	cost := s.cfg.DecodeStep + time.Duration(decoders)*s.cfg.PerDecoder +
-		time.Duration(float64(prefill)/s.cfg.PrefillRate*float64(time.Second))
+	cost := s.cfg.DecodeStep + time.Duration(decoders)*s.cfg.PerDecoder + time.Duration(context)*s.cfg.ContextCost +
+		time.Duration(prefill/s.cfg.PrefillRate*float64(time.Second))
 	return cost, true
+}
+
+// weight is the cost of n prompt tokens from position at on, in tokens at
+// position 0: attention makes later ones dearer.
+func (s *scheduler) weight(at, n int) float64 {
+	if s.cfg.Doubling == 0 {
+		return float64(n)
+	}
+	mean := float64(at) + float64(n)/2
+	return float64(n) * (1 + mean/float64(s.cfg.Doubling))
 }
 
 // admit moves sequences from the queue into the batch, in order, while there is

@@ -148,6 +148,30 @@ func TestDecodersShareAStepWithAPrompt(t *testing.T) {
 	})
 }
 
+func TestLongContextsCostMore(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		edit func(*TimeConfig)
+		want time.Duration
+	}{
+		{"not at all by themselves", func(*TimeConfig) {}, 80 * time.Millisecond},
+		{"in prefill by their position", func(c *TimeConfig) { c.Doubling = 1000 }, 80*time.Millisecond + 12500*time.Microsecond},
+		{"in decode by their length", func(c *TimeConfig) { c.ContextCost = 10 * time.Microsecond }, 80*time.Millisecond + (500+501)*10*time.Microsecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := plainTime()
+				tc.edit(&cfg)
+				b := newBench(t, cfg, 10_000)
+				defer b.close()
+				if got := b.until(b.submit(1, 500, 3)); got != tc.want {
+					t.Errorf("took %s, want %s", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
 func TestSlowerWithMoreDecoders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := plainTime()

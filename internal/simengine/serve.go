@@ -27,7 +27,7 @@ const FaultHeader = "X-Sim-Fault"
 // Authorization is never kept, only noted.
 func keptHeaders() []string {
 	return []string{
-		"Accept", "Accept-Encoding", "Baggage", "Connection", "Content-Encoding", "Content-Type", "Expect", "Host", "Te",
+		"Accept", "Accept-Encoding", "Baggage", "Connection", "Content-Encoding", "Content-Type", "Expect", "Te",
 		"Traceparent", "Tracestate", "User-Agent", "X-Data-Parallel-Rank", "X-Forwarded-For", "X-Gateway-Destination-Endpoint",
 		"X-Infera-Attempt-Id", "X-Infera-Request-Id", "X-Prefill-Instance-Id", "X-Request-Id", "X-Worker-Instance-Id",
 	}
@@ -103,6 +103,19 @@ func (e *Engine) infer(a api) http.HandlerFunc {
 	}
 }
 
+// notServed answers a path that the engine does not have, with a receipt: what a
+// router passes through must be seen to arrive.
+func (e *Engine) notServed(w http.ResponseWriter, r *http.Request) {
+	rc := e.receipts.add(e.newReceipt(r))
+	if _, err := readBody(r, rc); err != nil {
+		rc.end(OutcomeAborted)
+		breakConnection()
+	}
+	rc.update(func(c *Receipt) { c.Status, c.Error = http.StatusNotFound, "Not Found" })
+	writeJSON(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
+	rc.end(OutcomeRejected)
+}
+
 // newReceipt notes what is known before the body.
 func (e *Engine) newReceipt(r *http.Request) Receipt {
 	rc := Receipt{
@@ -171,6 +184,29 @@ func strikeRequest(ctx context.Context, w http.ResponseWriter, f fault, rc *entr
 	return false
 }
 
+// FaultField is the body field that does what [FaultHeader] does: routers that
+// forward few headers relay bodies as they are.
+const FaultField = "sim_fault"
+
+// bodyFault reads a fault out of the body and applies it where it replaces the
+// answer; it reports whether it did.
+func bodyFault(ctx context.Context, w http.ResponseWriter, b body, rc *entry) (fault, bool) {
+	text := faultOK
+	if err := b.get(FaultField, &text); err != nil {
+		reject(w, rc, err)
+		return fault{}, true
+	}
+	f, err := parseFault(text)
+	if err != nil {
+		reject(w, rc, badRequest(FaultField, "%v", err))
+		return fault{}, true
+	}
+	if f.mode != "" {
+		rc.update(func(r *Receipt) { r.Fault = f.text })
+	}
+	return f, strikeConnection(ctx, w, f, rc) || strikeRequest(ctx, w, f, rc)
+}
+
 // readBody reads and notes the whole body.
 func readBody(r *http.Request, rc *entry) ([]byte, error) {
 	raw, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
@@ -201,6 +237,12 @@ func (e *Engine) answer(w http.ResponseWriter, r *http.Request, a api, raw []byt
 		return
 	}
 	rc.update(func(r *Receipt) { r.BodyFields = b.fields() })
+	if f.mode == "" {
+		var struck bool
+		if f, struck = bodyFault(r.Context(), w, b, rc); struck {
+			return
+		}
+	}
 	j, aerr := a.parse(e, b)
 	if aerr != nil {
 		reject(w, rc, aerr)
