@@ -275,7 +275,7 @@ func TestAnEtcdThatIsDownIsWaitedForAndThenNotMissed(t *testing.T) {
 		t.Error("the EPP calls itself ready without a fleet")
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	if err := s.Etcd.Start(ctx); err != nil {
 		t.Fatal(err)

@@ -89,7 +89,7 @@ func TestBadRequestsAreRefusedBeforeAnyEngine(t *testing.T) {
 // TestAnEnginesOwnRefusalComesThrough sends what only the engine can judge.
 func TestAnEnginesOwnRefusalComesThrough(t *testing.T) {
 	onBothBootstraps(t, func(t *testing.T, s *stack.Stack) {
-		body := chatBody(t, "hi", map[string]any{"max_tokens": -4})
+		body := chatBody(t, "hi", map[string]any{"max_tokens": 2_000_000})
 		a := send(t, http.DefaultClient, http.MethodPost, s.URL+"/v1/chat/completions", bytes.NewReader(body), map[string]string{"X-Request-Id": id(t, "0")})
 		rc := theReceipt(t, s, id(t, "0"))
 		if a.status != http.StatusBadRequest || rc.Outcome != "rejected" || !strings.Contains(string(a.body), rc.Error) {

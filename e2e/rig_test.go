@@ -189,10 +189,10 @@ func theReceipt(t *testing.T, s *stack.Stack, requestID string) simengine.Receip
 	return got
 }
 
-// eventually fails the test when probe does not succeed within ten seconds.
+// eventually fails the test when probe does not succeed within thirty seconds.
 func eventually(t *testing.T, what string, probe func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := stack.Until(ctx, what, probe); err != nil {
 		t.Fatal(err)

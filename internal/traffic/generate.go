@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -13,7 +14,7 @@ import (
 type GenerateConfig struct {
 	Seed     uint64
 	Requests int           // requests in all; conversations are cut short to meet it. Default 400
-	Over     time.Duration // the conversations' starts spread over this time. Default 25 s
+	Over     time.Duration // conversations start, and their pauses end, within this time. Default 25 s
 
 	// Shrink divides every length of the trace, so that two cores can serve in
 	// seconds what took a cluster an hour. Default 16: a median prompt of about
@@ -22,6 +23,8 @@ type GenerateConfig struct {
 	// Hurry divides the time between an answer and the next question. Default 60:
 	// a median of two seconds.
 	Hurry float64
+	// MaxPause bounds that time. Default 5 s.
+	MaxPause time.Duration
 	// MaxTurns ends conversations that would outlast the plan. Default 8.
 	MaxTurns int
 	// MaxPrompt bounds a prompt, in words before chat template. Default 7800, which is the
@@ -33,7 +36,7 @@ type GenerateConfig struct {
 func DefaultGenerateConfig() GenerateConfig {
 	return GenerateConfig{
 		Seed: 1, Requests: 400, Over: 25 * time.Second,
-		Shrink: 16, Hurry: 60, MaxTurns: 8, MaxPrompt: 7800,
+		Shrink: 16, Hurry: 60, MaxPause: 5 * time.Second, MaxTurns: 8, MaxPrompt: 7800,
 	}
 }
 
@@ -49,6 +52,7 @@ func (c *GenerateConfig) Validate() error {
 	check(c.Over >= 0, "over: give 0 or more")
 	check(c.Shrink > 0, "shrink: give at least 1")
 	check(c.Hurry > 0, "hurry: give more than 0")
+	check(c.MaxPause > 0, "max pause: give more than 0")
 	check(c.MaxTurns > 0, "max turns: give at least 1")
 	check(c.MaxPrompt > 0, "max prompt: give at least 1")
 	return errors.Join(errs...)
@@ -88,7 +92,7 @@ func (q quantiles) at(u float64) float64 {
 func (q quantiles) draw(r *rand.Rand) float64 { return q.at(r.Float64()) }
 
 // Generate draws a plan. Each first turn arrives at a random time; each later
-// one after a pause that follows the answer. A later prompt is the whole history
+// one after a pause that follows the answer. Long conversations start early. A later prompt is the whole history
 // and a new question; the answers in the history are written by the plan, not by
 // the engine, so that every run sends the same bytes whatever happened to it.
 func Generate(cfg GenerateConfig) (*Plan, error) {
@@ -152,7 +156,7 @@ func (g *generator) conversation(turns int) Conversation {
 		total += ask
 		request := Request{Turn: turn, MaxTokens: reply, Messages: slices.Clone(history)}
 		if turn > 0 {
-			request.Wait = time.Duration(pause.draw(g.r) / g.cfg.Hurry * float64(time.Second))
+			request.Wait = min(g.cfg.MaxPause, time.Duration(pause.draw(g.r)/g.cfg.Hurry*float64(time.Second)))
 		}
 		c.Requests = append(c.Requests, request)
 		if total+reply >= g.cfg.MaxPrompt {
@@ -166,17 +170,22 @@ func (g *generator) conversation(turns int) Conversation {
 	return c
 }
 
-// arrive gives the conversations their starts, in ascending order, and their
-// requests their names.
+// arrive gives the conversations random starts, such that their pauses end
+// within the plan's time, and their requests names, in order of the starts.
 func (g *generator) arrive(plan *Plan) {
-	starts := make([]time.Duration, len(plan.Conversations))
-	for i := range starts {
-		starts[i] = time.Duration(g.r.Float64() * float64(g.cfg.Over))
-	}
-	slices.Sort(starts)
 	for i := range plan.Conversations {
 		requests := plan.Conversations[i].Requests
-		requests[0].Wait = starts[i]
+		latest := g.cfg.Over
+		for j := range requests {
+			latest -= requests[j].Wait
+		}
+		requests[0].Wait = time.Duration(g.r.Float64() * float64(max(0, latest)))
+	}
+	slices.SortStableFunc(plan.Conversations, func(a, b Conversation) int {
+		return cmp.Compare(a.Requests[0].Wait, b.Requests[0].Wait)
+	})
+	for i := range plan.Conversations {
+		requests := plan.Conversations[i].Requests
 		for j := range requests {
 			requests[j].Conversation, requests[j].ID = i, requestID(i, j)
 		}

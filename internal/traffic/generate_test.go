@@ -101,15 +101,17 @@ func TestStartsAscendWithinTheirTime(t *testing.T) {
 	}
 }
 
-// TestStatisticsOfTheTrace compares a large plan, not shrunk, with what the
-// generator's tables were taken from.
+// TestStatisticsOfTheTrace compares a large plan with what the generator's tables
+// were taken from.
 func TestStatisticsOfTheTrace(t *testing.T) {
+	const shrink = 8
 	plan := generate(t, func(cfg *GenerateConfig) {
-		cfg.Requests, cfg.Shrink, cfg.Hurry, cfg.MaxTurns, cfg.MaxPrompt = 900, 1, 1, 20, 126195
+		cfg.Requests, cfg.Shrink, cfg.Hurry, cfg.MaxTurns, cfg.MaxPrompt = 900, shrink, 1, 20, 126195/shrink
+		cfg.MaxPause = time.Hour
 	})
 	var lengths, outputs, pauses []float64
 	first := 0
-	cache := NewCeiling(512)
+	cache := NewCeiling(512 / shrink)
 	for turn := range 20 { // breadth first, as turns of many conversations interleave
 		for i := range plan.Conversations {
 			if turn >= len(plan.Conversations[i].Requests) {
@@ -118,7 +120,7 @@ func TestStatisticsOfTheTrace(t *testing.T) {
 			r := &plan.Conversations[i].Requests[turn]
 			ids := asTokens(r.Messages)
 			cache.Add(ids)
-			lengths, outputs = append(lengths, float64(len(ids))), append(outputs, float64(r.MaxTokens))
+			lengths, outputs = append(lengths, float64(shrink*len(ids))), append(outputs, float64(shrink*r.MaxTokens))
 			if turn == 0 {
 				first++
 			} else {
@@ -152,7 +154,7 @@ func TestBadConfigurationIsRefusedWithEveryFault(t *testing.T) {
 	if err == nil {
 		t.Fatal("the zero configuration was accepted")
 	}
-	for _, want := range []string{"requests", "shrink", "hurry", "max turns", "max prompt"} {
+	for _, want := range []string{"requests", "shrink", "hurry", "max pause", "max turns", "max prompt"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not name %s", err, want)
 		}

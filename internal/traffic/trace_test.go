@@ -72,11 +72,11 @@ func TestTheRealTrace(t *testing.T) {
 		t.Skip("no trace file beside the checkout")
 	}
 	defer file.Close()
-	plan, err := ReadTrace(file, TraceConfig{Shrink: 16})
+	plan, err := ReadTrace(file, TraceConfig{Shrink: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := NewCeiling(32)
+	c := NewCeiling(8)
 	for i := range plan.Conversations {
 		c.Add(asTokens(plan.Conversations[i].Requests[0].Messages)[1:]) // without the template's token
 	}
