@@ -135,7 +135,7 @@ func deliveredOnce(t *testing.T, s *stack.Stack, results []traffic.Result, lost 
 // forwarder stays, and its registration stays for the length of the lease.
 func TestAKilledEngineCostsOnlyItsOpenStreams(t *testing.T) {
 	t.Parallel()
-	for _, bootstrap := range []stack.Bootstrap{stack.OriginalDst, stack.OverrideHost} {
+	for _, bootstrap := range bootstraps() {
 		t.Run(bootstrap.String(), func(t *testing.T) {
 			t.Parallel()
 			s := startFleet(t, stack.Config{Bootstrap: bootstrap, Workers: stack.MixedWorkers(3, paced()...), Policy: "kv-aware", OverlapWeight: 20})

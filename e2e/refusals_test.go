@@ -4,11 +4,10 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
-
-	"pointsman/internal/stack"
 )
 
 // apiError is OpenAI's error object.
@@ -58,42 +57,50 @@ func TestBadRequestsAreRefusedBeforeAnyEngine(t *testing.T) {
 		{"gzip", string(gzipped(t, []byte(good))), map[string]string{"Content-Encoding": "gzip"}, 415, "ncod"},
 		{"more than the limit", `{"model":"sim-model","messages":[{"role":"user","content":"` + strings.Repeat("a ", 17<<20) + `"}]}`, nil, 413, ""},
 	}
-	onBothBootstraps(t, func(t *testing.T, s *stack.Stack) {
-		for _, tt := range tests {
-			t.Run(tt.name, func(t *testing.T) {
-				t.Parallel()
-				header := map[string]string{"Content-Type": "application/json", "X-Request-Id": id(t, "0")}
-				for k, v := range tt.header {
-					header[k] = v
-				}
-				a := send(t, http.DefaultClient, http.MethodPost, s.URL+"/v1/chat/completions", strings.NewReader(tt.body), header)
-				var refusal apiError
-				err := json.Unmarshal(a.body, &refusal)
-				if a.status != tt.status || err != nil || refusal.Error.Message == "" || refusal.Error.Type != "invalid_request_error" {
-					t.Fatalf("status %d, want %d; body %.300s (%v)", a.status, tt.status, a.body, err)
-				}
-				if !strings.Contains(refusal.Error.Message, tt.says) {
-					t.Errorf("message %q does not say %q", refusal.Error.Message, tt.says)
-				}
-				if ct := a.header.Get("Content-Type"); !strings.HasPrefix(ct, "application/json") {
-					t.Errorf("content type %q", ct)
-				}
-				if list := receipts(t, s, id(t, "0")); len(list) != 0 {
-					t.Errorf("an engine was asked: %+v", list)
-				}
-			})
-		}
-	})
+	t.Parallel()
+	for _, b := range bootstraps() {
+		t.Run(b.String(), func(t *testing.T) {
+			t.Parallel()
+			s := sharedFleet(t, b)
+			for _, tt := range tests {
+				t.Run(tt.name, func(t *testing.T) {
+					t.Parallel()
+					header := map[string]string{"Content-Type": "application/json", "X-Request-Id": id(t, "0")}
+					maps.Copy(header, tt.header)
+					a := send(t, http.DefaultClient, http.MethodPost, s.URL+"/v1/chat/completions", strings.NewReader(tt.body), header)
+					var refusal apiError
+					err := json.Unmarshal(a.body, &refusal)
+					if a.status != tt.status || err != nil || refusal.Error.Message == "" || refusal.Error.Type != "invalid_request_error" {
+						t.Fatalf("status %d, want %d; body %.300s (%v)", a.status, tt.status, a.body, err)
+					}
+					if !strings.Contains(refusal.Error.Message, tt.says) {
+						t.Errorf("message %q does not say %q", refusal.Error.Message, tt.says)
+					}
+					if ct := a.header.Get("Content-Type"); !strings.HasPrefix(ct, "application/json") {
+						t.Errorf("content type %q", ct)
+					}
+					if list := receipts(t, s, id(t, "0")); len(list) != 0 {
+						t.Errorf("an engine was asked: %+v", list)
+					}
+				})
+			}
+		})
+	}
 }
 
 // TestAnEnginesOwnRefusalComesThrough sends what only the engine can judge.
 func TestAnEnginesOwnRefusalComesThrough(t *testing.T) {
-	onBothBootstraps(t, func(t *testing.T, s *stack.Stack) {
-		body := chatBody(t, "hi", map[string]any{"max_tokens": 2_000_000})
-		a := send(t, http.DefaultClient, http.MethodPost, s.URL+"/v1/chat/completions", bytes.NewReader(body), map[string]string{"X-Request-Id": id(t, "0")})
-		rc := theReceipt(t, s, id(t, "0"))
-		if a.status != http.StatusBadRequest || rc.Outcome != "rejected" || !strings.Contains(string(a.body), rc.Error) {
-			t.Errorf("status %d, %.300s; receipt %+v", a.status, a.body, rc)
-		}
-	})
+	t.Parallel()
+	for _, b := range bootstraps() {
+		t.Run(b.String(), func(t *testing.T) {
+			t.Parallel()
+			s := sharedFleet(t, b)
+			body := chatBody(t, "hi", map[string]any{"max_tokens": 2_000_000})
+			a := send(t, http.DefaultClient, http.MethodPost, s.URL+"/v1/chat/completions", bytes.NewReader(body), map[string]string{"X-Request-Id": id(t, "0")})
+			rc := theReceipt(t, s, id(t, "0"))
+			if a.status != http.StatusBadRequest || rc.Outcome != "rejected" || !strings.Contains(string(a.body), rc.Error) {
+				t.Errorf("status %d, %.300s; receipt %+v", a.status, a.body, rc)
+			}
+		})
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -127,16 +128,9 @@ func sharedFleet(t *testing.T, b stack.Bootstrap) *stack.Stack {
 	return s
 }
 
-// onBothBootstraps runs test on the shared fleet of each bootstrap.
-func onBothBootstraps(t *testing.T, test func(t *testing.T, s *stack.Stack)) {
-	t.Helper()
-	t.Parallel()
-	for _, b := range []stack.Bootstrap{stack.OriginalDst, stack.OverrideHost} {
-		t.Run(b.String(), func(t *testing.T) {
-			t.Parallel()
-			test(t, sharedFleet(t, b))
-		})
-	}
+// bootstraps returns both ways a gateway follows a pick.
+func bootstraps() []stack.Bootstrap {
+	return []stack.Bootstrap{stack.OriginalDst, stack.OverrideHost}
 }
 
 // id returns a request id that no other test uses.
@@ -154,12 +148,13 @@ func id(t *testing.T, suffix string) string {
 // receipts returns what the engines know of a request id, of engines that live.
 func receipts(t *testing.T, s *stack.Stack, requestID string) []simengine.Receipt {
 	t.Helper()
+	ctx := t.Context()
 	var all []simengine.Receipt
 	for _, w := range s.Workers {
 		if !w.Engine.Process().Running() {
 			continue
 		}
-		raw, err := stack.Get(t.Context(), http.DefaultClient, w.Control+"/receipts?format=array&request_id="+requestID)
+		raw, err := stack.Get(ctx, http.DefaultClient, w.Control+"/receipts?format=array&request_id="+requestID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +171,7 @@ func receipts(t *testing.T, s *stack.Stack, requestID string) []simengine.Receip
 func theReceipt(t *testing.T, s *stack.Stack, requestID string) simengine.Receipt {
 	t.Helper()
 	var got simengine.Receipt
-	eventually(t, "the end of request "+requestID, func(context.Context) error {
+	eventually(t, "the end of request "+requestID, func(context.Context) error { //nolint:contextcheck // a look is bounded by the test
 		list := receipts(t, s, requestID)
 		if len(list) != 1 {
 			return fmt.Errorf("%d receipts of %s, want 1: %+v", len(list), requestID, list)
@@ -246,9 +241,7 @@ func chatBody(t *testing.T, text string, extra map[string]any) []byte {
 		"model": stack.DefaultModel, "max_tokens": 8,
 		"messages": []traffic.Message{{Role: "user", Content: text}},
 	}
-	for k, v := range extra {
-		body[k] = v
-	}
+	maps.Copy(body, extra)
 	raw, err := json.Marshal(body)
 	if err != nil {
 		t.Fatal(err)

@@ -32,50 +32,60 @@ func turn(t *testing.T, s *stack.Stack, requestID string, talk []traffic.Message
 }
 
 func TestAConversationStaysWithItsWorker(t *testing.T) {
-	onBothBootstraps(t, func(t *testing.T, s *stack.Stack) {
-		workers := map[string]bool{}
-		for talkNumber := range 6 { // by chance three turns of six would all stay once in half a million
-			var talk []traffic.Message
-			worker, known := "", 0
-			for turnNumber := range 3 {
-				requestID := id(t, fmt.Sprintf("%d-%d", talkNumber, turnNumber))
-				var c completion
-				talk, c = turn(t, s, requestID, talk, "Question. "+words(100+10*talkNumber+turnNumber, 120))
-				rc := theReceipt(t, s, requestID)
-				if rc.CachedTokens != c.Usage.Details.Cached || rc.PromptTokens != c.Usage.Prompt {
-					t.Errorf("usage %+v, receipt %+v", c.Usage, rc)
+	t.Parallel()
+	for _, b := range bootstraps() {
+		t.Run(b.String(), func(t *testing.T) {
+			t.Parallel()
+			s := sharedFleet(t, b)
+			workers := map[string]bool{}
+			for talkNumber := range 6 { // by chance three turns of six would all stay once in half a million
+				var talk []traffic.Message
+				worker, known := "", 0
+				for turnNumber := range 3 {
+					requestID := id(t, fmt.Sprintf("%d-%d", talkNumber, turnNumber))
+					var c completion
+					talk, c = turn(t, s, requestID, talk, "Question. "+words(100+10*talkNumber+turnNumber, 120))
+					rc := theReceipt(t, s, requestID)
+					if rc.CachedTokens != c.Usage.Details.Cached || rc.PromptTokens != c.Usage.Prompt {
+						t.Errorf("usage %+v, receipt %+v", c.Usage, rc)
+					}
+					// All of the last prompt and its answer, but for a block's rest.
+					if want := known - 16; turnNumber > 0 && (rc.WorkerID != worker || rc.CachedTokens < want) {
+						t.Errorf("conversation %d, turn %d: %d of %d tokens cached on %s; want at least %d on %s",
+							talkNumber, turnNumber, rc.CachedTokens, rc.PromptTokens, rc.WorkerID, want, worker)
+					}
+					worker, known = rc.WorkerID, c.Usage.Prompt+c.Usage.Completion
+					workers[worker] = true
 				}
-				// All of the last prompt and its answer, but for a block's rest.
-				if want := known - 16; turnNumber > 0 && (rc.WorkerID != worker || rc.CachedTokens < want) {
-					t.Errorf("conversation %d, turn %d: %d of %d tokens cached on %s; want at least %d on %s",
-						talkNumber, turnNumber, rc.CachedTokens, rc.PromptTokens, rc.WorkerID, want, worker)
-				}
-				worker, known = rc.WorkerID, c.Usage.Prompt+c.Usage.Completion
-				workers[worker] = true
 			}
-		}
-		if len(workers) < 2 {
-			t.Errorf("all conversations went to %v: load is not looked at", workers)
-		}
-	})
+			if len(workers) < 2 {
+				t.Errorf("all conversations went to %v: load is not looked at", workers)
+			}
+		})
+	}
 }
 
 // TestAResponseNamesItsWorker checks the header that the demo and operators go by.
 func TestAResponseNamesItsWorker(t *testing.T) {
-	onBothBootstraps(t, func(t *testing.T, s *stack.Stack) {
-		a := chat(t, s, id(t, "0"), words(7, 30), nil)
-		parse(t, a)
-		if got, want := a.header.Get(traffic.WorkerHeader), theReceipt(t, s, id(t, "0")).WorkerID; got != want {
-			t.Errorf("header %s is %q, served by %q", traffic.WorkerHeader, got, want)
-		}
-	})
+	t.Parallel()
+	for _, b := range bootstraps() {
+		t.Run(b.String(), func(t *testing.T) {
+			t.Parallel()
+			s := sharedFleet(t, b)
+			a := chat(t, s, id(t, "0"), words(7, 30), nil)
+			parse(t, a)
+			if got, want := a.header.Get(traffic.WorkerHeader), theReceipt(t, s, id(t, "0")).WorkerID; got != want {
+				t.Errorf("header %s is %q, served by %q", traffic.WorkerHeader, got, want)
+			}
+		})
+	}
 }
 
 // TestForgedHeadersDoNotSteer sends what only an EPP may say, to fleets whose
 // Envoy does not help against it.
 func TestForgedHeadersDoNotSteer(t *testing.T) {
 	t.Parallel()
-	for _, b := range []stack.Bootstrap{stack.OriginalDst, stack.OverrideHost} {
+	for _, b := range bootstraps() {
 		t.Run(b.String(), func(t *testing.T) {
 			t.Parallel()
 			s := startFleet(t, stack.Config{
@@ -149,57 +159,62 @@ func newTrap(t *testing.T) *trap {
 }
 
 func TestAnAbortReachesTheEngineWithinASecond(t *testing.T) {
-	onBothBootstraps(t, func(t *testing.T, s *stack.Stack) {
-		for name, extra := range map[string]map[string]any{
-			"streamed": {"stream": true, "max_tokens": 50_000, "ignore_eos": true},
-			"unary":    {"max_tokens": 50_000, "ignore_eos": true},
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				requestID := id(t, "0")
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/v1/chat/completions", bytes.NewReader(chatBody(t, "talk long", extra)))
-				if err != nil {
-					t.Fatal(err)
-				}
-				req.Header.Set("X-Request-Id", requestID)
-				begun, ended := make(chan struct{}), make(chan error, 1)
-				go func() {
-					resp, err := http.DefaultClient.Do(req)
-					if err == nil { // a stream, which begins before its end
-						_, err = io.ReadFull(resp.Body, make([]byte, 200))
-						close(begun)
-						if err == nil {
-							_, err = io.Copy(io.Discard, resp.Body)
+	t.Parallel()
+	for _, b := range bootstraps() {
+		t.Run(b.String(), func(t *testing.T) {
+			t.Parallel()
+			s := sharedFleet(t, b)
+			for name, extra := range map[string]map[string]any{
+				"streamed": {"stream": true, "max_tokens": 50_000, "ignore_eos": true},
+				"unary":    {"max_tokens": 50_000, "ignore_eos": true},
+			} {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					requestID := id(t, "0")
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/v1/chat/completions", bytes.NewReader(chatBody(t, "talk long", extra)))
+					if err != nil {
+						t.Fatal(err)
+					}
+					req.Header.Set("X-Request-Id", requestID)
+					begun, ended := make(chan struct{}), make(chan error, 1)
+					go func() {
+						resp, err := http.DefaultClient.Do(req)
+						if err == nil { // a stream, which begins before its end
+							_, err = io.ReadFull(resp.Body, make([]byte, 200))
+							close(begun)
+							if err == nil {
+								_, err = io.Copy(io.Discard, resp.Body)
+							}
+							resp.Body.Close()
 						}
-						resp.Body.Close()
+						ended <- err
+					}()
+					if extra["stream"] == true {
+						<-begun
 					}
-					ended <- err
-				}()
-				if extra["stream"] == true {
-					<-begun
-				}
-				eventually(t, "the engine to work on it", func(context.Context) error {
-					list := receipts(t, s, requestID)
-					if len(list) != 1 || list[0].N == 0 || list[0].Outcome != "running" {
-						return errNotYet
+					eventually(t, "the engine to work on it", func(context.Context) error { //nolint:contextcheck // a look is bounded by the test
+						list := receipts(t, s, requestID)
+						if len(list) != 1 || list[0].N == 0 || list[0].Outcome != "running" {
+							return errNotYet
+						}
+						return nil
+					})
+					left := time.Now()
+					cancel()
+					if err := <-ended; !errors.Is(err, context.Canceled) {
+						t.Fatalf("the request ended by itself: %v", err)
 					}
-					return nil
+					rc := theReceipt(t, s, requestID)
+					if rc.Outcome != "aborted" || rc.AbortedAt == nil {
+						t.Fatalf("receipt %+v", rc)
+					}
+					if late := rc.AbortedAt.Sub(left); late > time.Second {
+						t.Errorf("the engine saw it %v later", late)
+					}
 				})
-				left := time.Now()
-				cancel()
-				if err := <-ended; !errors.Is(err, context.Canceled) {
-					t.Fatalf("the request ended by itself: %v", err)
-				}
-				rc := theReceipt(t, s, requestID)
-				if rc.Outcome != "aborted" || rc.AbortedAt == nil {
-					t.Fatalf("receipt %+v", rc)
-				}
-				if late := rc.AbortedAt.Sub(left); late > time.Second {
-					t.Errorf("the engine saw it %v later", late)
-				}
-			})
-		}
-	})
+			}
+		})
+	}
 }

@@ -208,7 +208,7 @@ func healthServer(t *testing.T, states map[string]healthpb.HealthCheckResponse_S
 
 func allServing() map[string]healthpb.HealthCheckResponse_ServingStatus {
 	states := map[string]healthpb.HealthCheckResponse_ServingStatus{}
-	for _, name := range healthNames {
+	for _, name := range healthNames() {
 		states[name] = healthpb.HealthCheckResponse_SERVING
 	}
 	return states

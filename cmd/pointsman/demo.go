@@ -122,7 +122,7 @@ func (c *demoConfig) plan() (*traffic.Plan, error) {
 		load.Seed, load.Requests, load.Over = c.seed, c.requests, c.over
 		return traffic.Generate(load)
 	}
-	file, err := os.Open(c.trace)
+	file, err := os.Open(c.trace) //nolint:gosec // the file that the user names
 	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}

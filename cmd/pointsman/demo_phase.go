@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"pointsman/internal/stack"
@@ -90,7 +91,7 @@ func (d *demonstration) start(ctx context.Context, p phase) (*stack.Stack, error
 		Bin: d.cfg.bin, Envoy: d.cfg.envoy,
 		// Slow enough for a cache hit to be worth something next to what
 		// processes on two cores cost.
-		Workers:       stack.MixedWorkers(d.cfg.workers, "--prefill-tokens-per-s", "4000", "--block-size", fmt.Sprint(demoBlock)),
+		Workers:       stack.MixedWorkers(d.cfg.workers, "--prefill-tokens-per-s", "4000", "--block-size", strconv.Itoa(demoBlock)),
 		Policy:        p.policy,
 		OverlapWeight: p.weight,
 	}
@@ -112,6 +113,9 @@ func (d *demonstration) start(ctx context.Context, p phase) (*stack.Stack, error
 // plan has been sent. Its forwarder stays.
 func (d *demonstration) strike(ctx context.Context, t *tracker, s *stack.Stack, result *outcome) error {
 	victim := t.waitForVictim(ctx, int(killAfter*float64(d.plan.Len())))
+	if victim == "" {
+		return nil // the run ended before: judged by its outcome
+	}
 	for _, w := range s.Workers {
 		if w.ID == victim {
 			result.victim, result.killed = victim, time.Now()
@@ -119,9 +123,6 @@ func (d *demonstration) strike(ctx context.Context, t *tracker, s *stack.Stack, 
 			t.lost(victim)
 			return nil
 		}
-	}
-	if ctx.Err() != nil {
-		return nil // interrupted, or judged below: nobody was killed
 	}
 	return fmt.Errorf("no engine is called %q, as the answers' header %s says", victim, traffic.WorkerHeader)
 }

@@ -167,10 +167,10 @@ func TestThePlanComesFromTheSeedOrTheTrace(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	cfg.trace = filepath.Join(t.TempDir(), "trace.jsonl")
-	if _, err := cfg.plan(); err == nil {
+	if _, err = cfg.plan(); err == nil {
 		t.Error("a missing trace is no error")
 	}
-	if err := os.WriteFile(cfg.trace, []byte(`{"timestamp":0,"input_length":100,"output_length":10,"hash_ids":[1]}`), 0o600); err != nil {
+	if err = os.WriteFile(cfg.trace, []byte(`{"timestamp":0,"input_length":100,"output_length":10,"hash_ids":[1]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if plan, err = cfg.plan(); err != nil || plan.Len() != 1 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -100,7 +101,7 @@ func loads(s standing) string {
 			parts = append(parts, "x")
 			continue
 		}
-		parts = append(parts, fmt.Sprint(w.flowing))
+		parts = append(parts, strconv.Itoa(w.flowing))
 	}
 	return strings.Join(parts, "/")
 }

@@ -24,9 +24,11 @@ says what to do about it.`
 // errSick says that a check failed.
 var errSick = errors.New("something is wrong")
 
-// healthNames are the gRPC services that data planes ask for (the Endpoint
+// healthNames returns the gRPC services that data planes ask for (the Endpoint
 // Picker Protocol's, the reference EPP's and Infera's).
-var healthNames = []string{"", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension"}
+func healthNames() []string {
+	return []string{"", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension"}
+}
 
 // staleAfter is how long a view of the fleet may be without news of its source.
 const staleAfter = 30
@@ -97,7 +99,7 @@ func (p *patient) checkHealth(ctx context.Context, x *examination) {
 	}
 	defer conn.Close()
 	client := healthpb.NewHealthClient(conn)
-	for _, name := range healthNames {
+	for _, name := range healthNames() {
 		resp, err := client.Check(ctx, &healthpb.HealthCheckRequest{Service: name})
 		switch {
 		case err != nil:

@@ -188,7 +188,7 @@ func writeBootstrap(dir string, b Bootstrap, a Addresses) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "envoy.yaml")
-	if err := os.WriteFile(path, config, 0o600); err != nil {
+	if err := os.WriteFile(path, config, 0o600); err != nil { //nolint:gosec // into the stack's own directory
 		return "", fmt.Errorf("bootstrap: %w", err)
 	}
 	return path, nil

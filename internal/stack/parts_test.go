@@ -47,7 +47,7 @@ func TestEtcdKeepsItsDataOverARestart(t *testing.T) {
 	e := newEtcd(n.addr(etcdHost), t.TempDir())
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := e.Start(ctx); err != nil {
+	if err = e.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
 	defer e.Stop()
@@ -56,16 +56,16 @@ func TestEtcdKeepsItsDataOverARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if _, err := client.Put(ctx, "/k", "v"); err != nil {
+	if _, err = client.Put(ctx, "/k", "v"); err != nil {
 		t.Fatal(err)
 	}
 	watched := client.Watch(ctx, "/k") // an open stream must not hold up Stop
 	e.Stop()
 	e.Stop() // again does nothing
-	if err := e.Start(ctx); err != nil {
+	if err = e.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Start(ctx); err != nil {
+	if err = e.Start(ctx); err != nil {
 		t.Errorf("Start while it runs: %v", err)
 	}
 	got, err := client.Get(ctx, "/k")
@@ -241,7 +241,7 @@ func TestAStackWhosePartDiesSaysWhichAndLeavesNothingRunning(t *testing.T) {
 	for name, script := range map[string]string{
 		"epp": "echo no such flag; exit 2", "forwarder": "exec sleep 600", "simworker": "exec sleep 600",
 	} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // a program
+		if err = os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
 	}

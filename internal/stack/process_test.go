@@ -114,7 +114,7 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := parent.Start(); err != nil {
+	if err = parent.Start(); err != nil {
 		t.Fatal(err)
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
@@ -125,21 +125,19 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 	if err != nil || syscall.Kill(child, 0) != nil {
 		t.Fatalf("child %q: %v", line, err)
 	}
-	if err := parent.Process.Kill(); err != nil {
+	if err = parent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = parent.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	err = Until(ctx, "the child's end", func(context.Context) error {
-		stat, err := os.ReadFile("/proc/" + strconv.Itoa(child) + "/stat")
-		if err != nil {
-			return nil // gone
+		stat, gone := os.ReadFile("/proc/" + strconv.Itoa(child) + "/stat")
+		_, state, _ := strings.Cut(string(stat), ") ")
+		if gone == nil && !strings.HasPrefix(state, "Z") { // a zombie is dead with nobody to reap it
+			return errNotReady
 		}
-		if _, rest, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(rest, "Z") {
-			return nil // dead, and nobody left to reap it
-		}
-		return errNotReady
+		return nil
 	})
 	if err != nil {
 		t.Error(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -39,11 +40,11 @@ func Until(ctx context.Context, what string, probe func(context.Context) error, 
 		}
 		select {
 		case <-ctx.Done():
-			tails := ""
+			var tails strings.Builder
 			for _, p := range alive {
-				tails += "\n" + p.Tail()
+				tails.WriteString("\n" + p.Tail())
 			}
-			return fmt.Errorf("waiting for %s: %w: %w%s", what, context.Cause(ctx), err, tails)
+			return fmt.Errorf("waiting for %s: %w: %w%s", what, context.Cause(ctx), err, tails.String())
 		case <-tick.C:
 		}
 	}

@@ -61,21 +61,30 @@ func (c *GenerateConfig) Validate() error {
 // quantiles is a distribution by its values at some probabilities, ascending.
 type quantiles []struct{ p, v float64 }
 
-// What the Mooncake conversation trace (FAST'25 release, 12,031 requests in one
-// hour) says. A later turn is a request whose prefix reaches into another one's
-// beyond the block that all share. Lengths in tokens, times in seconds.
-var (
-	// systemTokens is one block, common to every request of the trace.
-	systemTokens = 512
-	// firstPrompt is a conversation's first prompt, the shared block included.
-	firstPrompt = quantiles{{0, 891}, {.1, 905}, {.25, 1336}, {.5, 5264}, {.75, 13056}, {.9, 25553}, {.95, 38464}, {.99, 89867}, {1, 126195}}
-	// question is what a later turn adds to the last prompt and its answer.
-	question = quantiles{{0, 7}, {.25, 10}, {.5, 23}, {.75, 424}, {.9, 4251}, {.95, 7040}, {.99, 16705}, {1, 91467}}
-	answer   = quantiles{{0, 1}, {.05, 10}, {.1, 24}, {.25, 156}, {.5, 350}, {.75, 472}, {.9, 597}, {.95, 698}, {.99, 1115}, {1, 2000}}
-	pause    = quantiles{{0, 5}, {.05, 30}, {.1, 42}, {.25, 66}, {.5, 123}, {.75, 264}, {.9, 483}, {.95, 615}, {.99, 1473}, {1, 3030}}
-	// goesOn is the chance of another turn after turn 1, 2, …; the last repeats.
-	goesOn = []float64{.307, .419, .51, .587, .588, .683, .75}
-)
+// systemTokens is the length of the block that every request of the trace shares.
+const systemTokens = 512
+
+// statistics is what is drawn from. Lengths in tokens, times in seconds.
+type statistics struct {
+	firstPrompt quantiles // a conversation's first prompt, the shared block included
+	question    quantiles // what a later turn adds to the last prompt and its answer
+	answer      quantiles
+	pause       quantiles // from one request of a conversation to the next
+	goesOn      []float64 // chance of another turn after turn 1, 2, …; the last repeats
+}
+
+// mooncake returns what the Mooncake conversation trace says (FAST'25 release,
+// 12,031 requests in one hour). A later turn is a request whose prefix reaches
+// into another one's beyond the block that all share.
+func mooncake() statistics {
+	return statistics{
+		firstPrompt: quantiles{{0, 891}, {.1, 905}, {.25, 1336}, {.5, 5264}, {.75, 13056}, {.9, 25553}, {.95, 38464}, {.99, 89867}, {1, 126195}},
+		question:    quantiles{{0, 7}, {.25, 10}, {.5, 23}, {.75, 424}, {.9, 4251}, {.95, 7040}, {.99, 16705}, {1, 91467}},
+		answer:      quantiles{{0, 1}, {.05, 10}, {.1, 24}, {.25, 156}, {.5, 350}, {.75, 472}, {.9, 597}, {.95, 698}, {.99, 1115}, {1, 2000}},
+		pause:       quantiles{{0, 5}, {.05, 30}, {.1, 42}, {.25, 66}, {.5, 123}, {.75, 264}, {.9, 483}, {.95, 615}, {.99, 1473}, {1, 3030}},
+		goesOn:      []float64{.307, .419, .51, .587, .588, .683, .75},
+	}
+}
 
 // at returns the value that a share u of the distribution lies below,
 // interpolated on a logarithmic scale: these tails are long.
@@ -100,8 +109,8 @@ func Generate(cfg GenerateConfig) (*Plan, error) {
 		return nil, fmt.Errorf("conversations: %w", err)
 	}
 	r := rand.New(rand.NewPCG(cfg.Seed, 0)) //nolint:gosec // a simulation's chance
-	g := &generator{cfg: cfg, r: r}
-	g.system = Message{"system", words(cfg.Seed, 1, g.words(float64(systemTokens)))[1:]}
+	g := &generator{cfg: cfg, r: r, trace: mooncake()}
+	g.system = Message{"system", words(cfg.Seed, 1, g.words(systemTokens))[1:]}
 
 	plan := &Plan{}
 	for left := cfg.Requests; left > 0; {
@@ -116,6 +125,7 @@ func Generate(cfg GenerateConfig) (*Plan, error) {
 type generator struct {
 	cfg    GenerateConfig
 	r      *rand.Rand
+	trace  statistics
 	system Message
 	stream uint64 // numbers the texts
 }
@@ -135,7 +145,7 @@ func (g *generator) text(n int) string {
 func (g *generator) turns(left int) int {
 	limit := min(left, g.cfg.MaxTurns)
 	turns := 1
-	for turns < limit && g.r.Float64() < goesOn[min(turns, len(goesOn))-1] {
+	for turns < limit && g.r.Float64() < g.trace.goesOn[min(turns, len(g.trace.goesOn))-1] {
 		turns++
 	}
 	return turns
@@ -144,19 +154,19 @@ func (g *generator) turns(left int) int {
 // conversation draws the requests of one conversation, with the waits of all but
 // the first.
 func (g *generator) conversation(turns int) Conversation {
-	length := max(g.words(firstPrompt.draw(g.r)), g.words(float64(systemTokens))+1)
-	ask := length - g.words(float64(systemTokens))
+	length := max(g.words(g.trace.firstPrompt.draw(g.r)), g.words(systemTokens)+1)
+	ask := length - g.words(systemTokens)
 	history := []Message{g.system}
 	c := Conversation{Requests: make([]Request, 0, turns)}
-	total := g.words(float64(systemTokens))
+	total := g.words(systemTokens)
 	for turn := range turns {
 		ask = max(1, min(ask, g.cfg.MaxPrompt-total))
-		reply := g.words(answer.draw(g.r))
+		reply := g.words(g.trace.answer.draw(g.r))
 		history = append(history, Message{"user", g.text(ask)})
 		total += ask
 		request := Request{Turn: turn, MaxTokens: reply, Messages: slices.Clone(history)}
 		if turn > 0 {
-			request.Wait = min(g.cfg.MaxPause, time.Duration(pause.draw(g.r)/g.cfg.Hurry*float64(time.Second)))
+			request.Wait = min(g.cfg.MaxPause, time.Duration(g.trace.pause.draw(g.r)/g.cfg.Hurry*float64(time.Second)))
 		}
 		c.Requests = append(c.Requests, request)
 		if total+reply >= g.cfg.MaxPrompt {
@@ -165,7 +175,7 @@ func (g *generator) conversation(turns int) Conversation {
 		}
 		history = append(history, Message{"assistant", g.text(reply)})
 		total += reply
-		ask = g.words(question.draw(g.r))
+		ask = g.words(g.trace.question.draw(g.r))
 	}
 	return c
 }
