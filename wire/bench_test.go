@@ -7,7 +7,7 @@ import (
 	"pointsman/kvindex"
 )
 
-// benchBatch is events of blocks blocks of 16 tokens each, with token ids
+// benchBatch is events, each of as many blocks of 16 tokens, with token ids
 // spread as a vocabulary of 128 Ki is used.
 func benchBatch(events, blocks int) *kvindex.Batch {
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -26,6 +26,7 @@ func benchBatch(events, blocks int) *kvindex.Batch {
 }
 
 func benchmarkDecode(b *testing.B, encode func([]byte, *kvindex.Batch) []byte) {
+	b.Helper()
 	const events, blocks = 4, 64
 	payload := encode(nil, benchBatch(events, blocks))
 	batch := new(kvindex.Batch)

@@ -1,3 +1,4 @@
+//nolint:gosec // G115: integers of other widths are what this file is about
 package wire
 
 import (

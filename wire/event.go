@@ -35,19 +35,28 @@ const (
 	fieldSalt
 )
 
-// The order of properties in the array encoding, behind the type. SGLang sends
-// no more than the medium, vLLM in its array form goes on; further elements are
-// passed over.
-var (
-	storedOrder = [...]field{
+// fieldAt returns the property at place i, counted behind the type, of the array
+// encoding. SGLang sends no more than the medium, vLLM in its array form goes
+// on; further elements are passed over.
+func fieldAt(kind kvindex.Kind, i int) field {
+	stored := [...]field{
 		fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoraID, fieldMedium,
 		fieldLoraName, fieldExtraKeys, fieldOther, fieldSpecKind,
 	}
-	removedOrder = [...]field{fieldHashes, fieldMedium}
-)
+	switch {
+	case kind == kvindex.Stored && i < len(stored):
+		return stored[i]
+	case kind == kvindex.Removed && i == 0:
+		return fieldHashes
+	case kind == kvindex.Removed && i == 1:
+		return fieldMedium
+	}
+	return fieldOther
+}
 
-// firstOptional is the first element of storedOrder that only newer engines
-// send: one of another kind than expected is passed over, not a fault.
+// firstOptional is the place of the first element of a stored event that only
+// newer engines send: one of another kind than expected is passed over, not a
+// fault.
 const firstOptional = 6
 
 func fieldOf(key []byte) field {
@@ -137,20 +146,9 @@ func (d *decoder) arrayEvent(e *kvindex.Event) error {
 	if err := d.field(e, fieldType); err != nil {
 		return err
 	}
-	var order []field
-	switch d.f.kind {
-	case kvindex.Stored:
-		order = storedOrder[:]
-	case kvindex.Removed:
-		order = removedOrder[:]
-	}
 	for i := range n - 1 {
-		f := fieldOther
-		if i < len(order) {
-			f = order[i]
-		}
 		at := d.r.at
-		err := d.field(e, f)
+		err := d.field(e, fieldAt(d.f.kind, i))
 		if err != nil && i >= firstOptional {
 			d.r.at = at
 			err = d.r.skip(1)
@@ -229,7 +227,7 @@ func (r *reader) blockSize() (int, error) {
 	if err == nil && (negative || bits == 0 || bits > maxBlockSize) {
 		err = errBlockSize
 	}
-	return int(bits), err
+	return int(bits), err //nolint:gosec // in range, or with an error
 }
 
 // loraID reads a number, or the name that newer SGLang versions send here.
@@ -239,14 +237,15 @@ func (d *decoder) loraID() error {
 		return err
 	}
 	if isText(c) {
-		name, err := d.r.text()
+		var name []byte
+		name, err = d.r.text()
 		if len(d.f.loraName) == 0 {
 			d.f.loraName = name
 		}
 		return err
 	}
 	bits, _, err := d.r.integer()
-	d.f.loraID = int64(bits)
+	d.f.loraID = int64(bits) //nolint:gosec // back to what was sent
 	return err
 }
 

@@ -71,7 +71,7 @@ func (d *decoder) extraKeys(e *kvindex.Event) error {
 			return errExtraKeys
 		}
 		block := e.Tokens[i*e.BlockSize:][:e.BlockSize]
-		block[0] ^= uint32(sum)
+		block[0] ^= uint32(sum) //nolint:gosec // the lower half
 		if len(block) > 1 {
 			block[1] ^= uint32(sum >> 32)
 		}

@@ -1,3 +1,4 @@
+//nolint:gosec // G115: integers of other widths are what this file is about
 package wire
 
 import (
@@ -229,15 +230,17 @@ func (r *reader) number() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
+	var bits uint64
+	var negative bool
 	switch c {
 	case mpFloat64:
-		bits, err := r.bigEndian(8)
+		bits, err = r.bigEndian(8)
 		return math.Float64frombits(bits), err
 	case mpFloat32:
-		bits, err := r.bigEndian(4)
+		bits, err = r.bigEndian(4)
 		return float64(math.Float32frombits(uint32(bits))), err
 	}
-	bits, negative, err := r.integer()
+	bits, negative, err = r.integer()
 	switch {
 	case err == errNotInt: //nolint:errorlint // constants are never wrapped here
 		return 0, errNotNumber
@@ -256,8 +259,8 @@ func (r *reader) hash() (uint64, error) {
 		return 0, err
 	}
 	if isText(c) {
-		p, err := r.text()
-		if err != nil {
+		var p []byte
+		if p, err = r.text(); err != nil {
 			return 0, err
 		}
 		return xxh3.Hash(p), nil
@@ -389,15 +392,16 @@ func (r *reader) skipOne() (children int64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	var n int
 	switch {
 	case isText(c):
 		_, err = r.text()
 		return 0, err
 	case isArray(c):
-		n, err := r.arrayLen()
+		n, err = r.arrayLen()
 		return int64(n), err
 	case isMap(c):
-		n, err := r.mapLen()
+		n, err = r.mapLen()
 		return 2 * int64(n), err
 	case c == mpReserved:
 		return 0, errReserved

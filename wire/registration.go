@@ -222,7 +222,7 @@ func checkHostPort(s string) error {
 	if host == "" {
 		return fmt.Errorf("%q has no host", s)
 	}
-	if err := checkID(host); err != nil {
+	if err = checkID(host); err != nil {
 		return err
 	}
 	_, err = parsePort(port)
@@ -237,7 +237,7 @@ func (r *record) disaggregation(w *fleet.Worker) {
 	w.Role = role
 	meta := r.object("disagg_meta")
 	w.Protocol = meta.text("protocol", maxName)
-	if params := meta.object("params"); params.fields != nil {
+	if params := meta.object("params"); len(params.fields) > 0 {
 		w.Params = meta.fields["params"]
 	}
 	r.inherit("disagg_meta", meta)

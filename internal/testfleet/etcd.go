@@ -101,7 +101,7 @@ func (e *Etcd) Client(tb testing.TB) *clientv3.Client {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { c.Close() })
+	tb.Cleanup(func() { _ = c.Close() })
 	return c
 }
 

@@ -56,7 +56,7 @@ func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {
-		c.Close()
+		_ = c.Close()
 	}
 }
 
@@ -68,7 +68,7 @@ func (p *Proxy) Taken() int {
 }
 
 func (p *Proxy) close() {
-	p.listener.Close()
+	_ = p.listener.Close()
 	p.mu.Lock()
 	p.closed = true
 	select {
@@ -139,7 +139,7 @@ func (p *Proxy) hold(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		c.Close()
+		_ = c.Close()
 		return false
 	}
 	p.conns[c] = struct{}{}
@@ -147,7 +147,7 @@ func (p *Proxy) hold(c net.Conn) bool {
 }
 
 func (p *Proxy) release(c net.Conn) {
-	c.Close()
+	_ = c.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, c)

@@ -91,7 +91,7 @@ func (c Config) secure() bool { return c.CA != "" || c.Cert != "" }
 // endpoints returns the addresses as URLs, all of one scheme.
 func (c Config) endpoints() ([]string, error) {
 	var out []string
-	for _, raw := range strings.Split(c.Endpoints, ",") {
+	for raw := range strings.SplitSeq(c.Endpoints, ",") {
 		raw = strings.TrimRight(strings.TrimSpace(raw), "/")
 		if raw == "" {
 			continue

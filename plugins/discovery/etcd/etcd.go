@@ -77,7 +77,7 @@ func (s *Source) Watch(ctx context.Context, feed *fleet.Feed) error {
 	for {
 		err := f.session(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // what ended the session is that we are asked to stop
 		}
 		feed.Lost()
 		if f.listed {

@@ -61,7 +61,7 @@ func (a *authority) issue(name string, template *x509.Certificate) (*x509.Certif
 		a.t.Fatal(err)
 	}
 	write := func(file, kind string, raw []byte) {
-		if err := os.WriteFile(a.file(file), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw}), 0o600); err != nil {
+		if err = os.WriteFile(a.file(file), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw}), 0o600); err != nil {
 			a.t.Fatal(err)
 		}
 	}

@@ -108,11 +108,11 @@ func TestFaultsAreNamedWithTheirLine(t *testing.T) {
 }
 
 func TestAllFaultsAreNamedAtOnce(t *testing.T) {
-	_, err := Parse([]byte("workers:\n- url: h:1\n  role: x\n- model: m\n- url: h:2\n  idd: 1\n  modle: 2\n"))
+	_, err := Parse([]byte("workers:\n- url: h:1\n  role: x\n- model: m\n- url: h:2\n  idd: 1\n  modell: 2\n"))
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"line 2: role", "line 4: url: missing", `line 6: unknown key "idd"`, `line 7: unknown key "modle"`} {
+	for _, want := range []string{"line 2: role", "line 4: url: missing", `line 6: unknown key "idd"`, `line 7: unknown key "modell"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not say %q", err, want)
 		}

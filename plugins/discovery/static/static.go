@@ -101,7 +101,8 @@ func (s *Source) Watch(ctx context.Context, feed *fleet.Feed) error {
 				continue
 			}
 			settled.Reset(settle)
-		case <-signs.errors():
+		case err := <-signs.errors():
+			s.log.LogAttrs(ctx, slog.LevelDebug, "a sign of change may have been missed", slog.Any("error", err))
 			settled.Reset(settle)
 		case <-settled.C:
 			f.again(ctx)
@@ -180,7 +181,7 @@ func (f *follower) refuse(ctx context.Context, err error) {
 }
 
 func read(path string) ([]byte, error) {
-	file, err := os.Open(path)
+	file, err := os.Open(path) //nolint:gosec // the path is the operator's
 	if err != nil {
 		return nil, fmt.Errorf("static fleet: %w", err)
 	}

@@ -107,7 +107,7 @@ func replace(t *testing.T, path, content string) {
 const (
 	one = "workers: [{url: 'a:1'}]"
 	two = "workers: [{url: 'a:1'}, {url: 'b:1'}]"
-	bad = "workers: [{url: 'a:1', modle: m}]"
+	bad = "workers: [{url: 'a:1', modell: m}]"
 )
 
 // An hour between polls shows that the file system's signs suffice.

@@ -34,8 +34,8 @@ func (u *subscription) history(ctx context.Context, from uint64, each func(*kvin
 	if err := c.send(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
 		return err
 	}
-	s := u.Subscriber.scratch.Get().(*scratch) //nolint:forcetypeassert // the pool has no other
-	defer u.Subscriber.scratch.Put(s)
+	s := u.scratch.Get().(*scratch) //nolint:forcetypeassert // the pool has no other
+	defer u.scratch.Put(s)
 	for {
 		if err := c.SetReadDeadline(time.Now().Add(u.cfg.ReplayTimeout)); err != nil {
 			return err

@@ -127,8 +127,8 @@ func (u *subscription) await(c *conn) error {
 
 // message takes one message off c.
 func (u *subscription) message(ctx context.Context, c *conn) error {
-	s := u.Subscriber.scratch.Get().(*scratch) //nolint:forcetypeassert // the pool has no other
-	defer u.Subscriber.scratch.Put(s)
+	s := u.scratch.Get().(*scratch) //nolint:forcetypeassert // the pool has no other
+	defer u.scratch.Put(s)
 	if err := c.receive(&s.msg); err != nil {
 		return err
 	}

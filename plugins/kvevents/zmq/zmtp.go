@@ -1,3 +1,4 @@
+//nolint:gosec // G115: integers of other widths are what this file is about
 package zmq
 
 import (
@@ -86,7 +87,7 @@ func newReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, readBu
 
 func (c *conn) close() {
 	c.stop()
-	_ = c.Conn.Close()
+	_ = c.Close()
 }
 
 func (c *conn) handshake(kind socketType, timeout time.Duration) error {
@@ -214,7 +215,8 @@ func (c *conn) header() (flags byte, size uint64, err error) {
 		return 0, 0, err
 	}
 	if flags&flagLong == 0 {
-		n, err := c.r.ReadByte()
+		var n byte
+		n, err = c.r.ReadByte()
 		return flags, uint64(n), err
 	}
 	_, err = io.ReadFull(c.r, b[:])
