@@ -26,7 +26,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.Respon
 	inflight.Inc()
 	defer inflight.Dec()
 
-	x.finish(x.serve())
+	x.finish(r.Context(), x.serve())
 	if x.abort {
 		panic(http.ErrAbortHandler) // net/http's way to end a response visibly broken
 	}
@@ -84,26 +84,30 @@ func (x *exchange) prepareHeader() {
 	}
 }
 
-// pure lists the paths of engines that only compute: a request to them may be
-// repeated like a generation. Of other paths nothing is known, so that only
-// what cannot have run is repeated.
-var pure = map[string]bool{
-	responsesPath:               true,
-	"/v1/embeddings":            true,
-	"/v1/messages/count_tokens": true,
-	"/v1/rerank":                true,
-	"/v2/rerank":                true,
-	"/rerank":                   true,
-	"/v1/score":                 true,
-	"/score":                    true,
-	"/pooling":                  true,
-	"/classify":                 true,
-	"/generate":                 true,
-	"/encode":                   true,
-	"/tokenize":                 true,
-	"/detokenize":               true,
-	"/v1/audio/transcriptions":  true,
-	"/v1/audio/translations":    true,
+// pure reports whether a path of engines only computes: a request to it may be
+// repeated like a generation. Of other paths nothing is known, so that only what
+// cannot have run is repeated.
+func pure(path string) bool {
+	switch path {
+	case responsesPath,
+		"/v1/embeddings",
+		"/v1/messages/count_tokens",
+		"/v1/rerank",
+		"/v2/rerank",
+		"/rerank",
+		"/v1/score",
+		"/score",
+		"/pooling",
+		"/classify",
+		"/generate",
+		"/encode",
+		"/tokenize",
+		"/detokenize",
+		"/v1/audio/transcriptions",
+		"/v1/audio/translations":
+		return true
+	}
+	return false
 }
 
 // repeatable reports whether running the request twice does no harm beyond the
@@ -113,5 +117,5 @@ func (x *exchange) repeatable() bool {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
 		return true
 	}
-	return x.kind != prompt.Other || pure[x.r.URL.Path]
+	return x.kind != prompt.Other || pure(x.r.URL.Path)
 }

@@ -200,11 +200,12 @@ func (a *attempt) keep(resp *Response) error {
 // we ended is no news about the worker's health (seed "Routing & transport",
 // Circuit breaker; infera.md P21).
 func (a *attempt) verdict(err error) (breaker.Outcome, string) {
+	if err == nil {
+		return breaker.OutcomeOf(a.status), statusLabel(a.status)
+	}
 	var ans *answer
 	var event *errorEvent
 	switch {
-	case err == nil:
-		return breaker.OutcomeOf(a.status), statusLabel(a.status)
 	case errors.As(err, &ans):
 		if ans.refused() {
 			return breaker.Neutral, "refused"
@@ -234,6 +235,9 @@ func statusLabel(status int) string {
 
 // stage returns how far the attempt got.
 func (a *attempt) stage(err error) Stage {
+	if err == nil {
+		return StageBody
+	}
 	var broken *Error
 	switch {
 	case errors.As(err, &broken):

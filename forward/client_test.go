@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -136,13 +137,13 @@ func TestBodiesOverTheLimitAreRefused(t *testing.T) {
 		"chunked":   io.MultiReader(strings.NewReader(body)),
 	} {
 		req := w.request(t.Context(), call{path: "/v1/completions"})
-		r2, err := http.NewRequestWithContext(t.Context(), "POST", req.URL.String(), send)
+		r2, err := http.NewRequestWithContext(t.Context(), http.MethodPost, req.URL.String(), send)
 		fatal(t, err)
 		resp, err := w.client.Do(r2)
 		fatal(t, err)
 		text, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if e := errorOf(t, reply{body: string(text), header: resp.Header}); resp.StatusCode != 413 || e.Code != "request_too_large" || e.Type != "invalid_request_error" {
+		if e := errorOf(t, reply{body: string(text), header: resp.Header}); resp.StatusCode != http.StatusRequestEntityTooLarge || e.Code != "request_too_large" || e.Type != "invalid_request_error" {
 			t.Errorf("%s: status %d %+v", name, resp.StatusCode, e)
 		}
 	}
@@ -224,12 +225,8 @@ func TestHeadersArePassedOnEndToEnd(t *testing.T) {
 		"X-Prefiller-Host-Port": "evil:1", "X-Data-Parallel-Rank": "3", "X-Data-Parallel-Host-Port": "evil:1", "X-Infera-Route-Sig": "s",
 	}
 	header := map[string]string{}
-	for k, v := range sent {
-		header[k] = v
-	}
-	for k, v := range withheld {
-		header[k] = v
-	}
+	maps.Copy(header, sent)
+	maps.Copy(header, withheld)
 	got := w.do(call{path: "/v1/chat/completions?a=b%20c", body: chatBody, header: header})
 	if got.status != 200 {
 		t.Fatalf("status %d body %s", got.status, got.body)

@@ -17,6 +17,14 @@
 // went out nothing is repeated: a broken stream ends in one error event and
 // without [DONE], a broken plain body in an aborted connection.
 //
+// # What is not touched
+//
+// Bodies go to the worker and events to the client byte for byte. A compressed
+// request body is refused (415) where the prompt has to be read, and passed on
+// as it is on every other path; a compressed event stream, which a worker only
+// sends against our Accept-Encoding, is relayed without looking at its events. A
+// client that closes its sending side counts as gone, as net/http sees it.
+//
 // # Concurrency
 //
 // Each request is served by the goroutine that net/http gives it; besides that

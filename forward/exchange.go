@@ -94,7 +94,7 @@ func (x *exchange) firstToken(a *attempt) {
 
 // finish answers a request that could not be served, as far as it still can be,
 // and counts it.
-func (x *exchange) finish(err error) {
+func (x *exchange) finish(ctx context.Context, err error) {
 	if err != nil && !x.committed && !errors.Is(err, errClientGone) {
 		x.fail(err)
 	}
@@ -103,7 +103,7 @@ func (x *exchange) finish(err error) {
 	took := time.Since(x.start)
 	x.s.metrics.finished(x.router(), outcome, took)
 	x.s.metrics.bytesOut.Add(float64(x.written))
-	x.log(err, outcome, took)
+	x.log(ctx, err, outcome, took)
 }
 
 // fail sends err as the response. A worker's own refusal, and any answer to a
@@ -136,15 +136,20 @@ func (x *exchange) fail(err error) {
 }
 
 func (x *exchange) outcome(err error) string {
+	if err == nil {
+		return statusLabel(x.status)
+	}
+	return x.failure(err)
+}
+
+func (x *exchange) failure(err error) string {
 	var broken *Error
 	var event *errorEvent
 	switch {
-	case errors.Is(err, errClientGone), err != nil && x.r.Context().Err() != nil && !errors.Is(err, errDraining):
+	case errors.Is(err, errClientGone), x.r.Context().Err() != nil && !errors.Is(err, errDraining):
 		return outcomeGone
-	case x.abort, err != nil && x.status == http.StatusOK, errors.As(err, &event):
+	case x.abort, x.status < 400, errors.As(err, &event):
 		return outcomeTruncated
-	case x.status < 400:
-		return outcomeOK
 	case x.status < 500:
 		return outcome4xx
 	case errors.As(err, &broken), errors.Is(err, errIdle), errors.Is(err, errMaxDuration), x.status == http.StatusInternalServerError && !isAnswer(err):
@@ -159,9 +164,8 @@ func isAnswer(err error) bool {
 }
 
 // log writes the request's access log line.
-func (x *exchange) log(err error, outcome string, took time.Duration) {
+func (x *exchange) log(ctx context.Context, err error, outcome string, took time.Duration) {
 	log := x.s.deps.Log
-	ctx := x.r.Context()
 	if !log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -140,11 +141,9 @@ func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
 // model describes one model; its name may contain slashes.
 func (s *Server) model(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, modelsPath+"/")
-	for _, known := range s.deps.Store.Snapshot().Models() {
-		if known == name {
-			writeJSON(w, http.StatusOK, object(name))
-			return
-		}
+	if slices.Contains(s.deps.Store.Snapshot().Models(), name) {
+		writeJSON(w, http.StatusOK, object(name))
+		return
 	}
 	apiError{
 		status: http.StatusNotFound, kind: badRequest, code: "model_not_found", param: "model",

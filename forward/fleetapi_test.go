@@ -42,10 +42,10 @@ func TestTheFleetIsListed(t *testing.T) {
 		models.Data[0].Object != "model" || models.Data[0].OwnedBy != "infera" || models.Data[0].Created < 1e9 {
 		t.Errorf("models %s", got.body)
 	}
-	if got := w.get("/v1/models/org/other"); got.status != 200 || !strings.Contains(got.body, `"id":"org/other"`) {
+	if got = w.get("/v1/models/org/other"); got.status != 200 || !strings.Contains(got.body, `"id":"org/other"`) {
 		t.Errorf("one model: %d %s", got.status, got.body)
 	}
-	if got := w.get("/v1/models/hidden"); got.status != 404 || errorOf(t, got).Code != "model_not_found" {
+	if got = w.get("/v1/models/hidden"); got.status != 404 || errorOf(t, got).Code != "model_not_found" {
 		t.Errorf("no model: %d %s", got.status, got.body)
 	}
 
@@ -154,8 +154,8 @@ func TestShutdownFinishesStreamsAndThenEndsThemVisibly(t *testing.T) {
 			stopped := make(chan error, 1)
 			go func() { stopped <- w.stop() }()
 			for { // accepting ends
-				c, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
-				if err != nil {
+				c, refused := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+				if refused != nil {
 					break
 				}
 				c.Close()

@@ -115,10 +115,8 @@ func validID(id string) bool {
 // newID returns a UUID of version 7 (RFC 9562): sortable by time.
 func newID(now time.Time) string {
 	var raw [16]byte
+	binary.BigEndian.PutUint64(raw[:], uint64(now.UnixMilli())<<16)
 	_, _ = rand.Read(raw[6:]) // never fails (crypto/rand)
-	ms := uint64(now.UnixMilli())
-	binary.BigEndian.PutUint16(raw[0:], uint16(ms>>32))
-	binary.BigEndian.PutUint32(raw[2:], uint32(ms))
 	raw[6] = raw[6]&0x0f | 0x70
 	raw[8] = raw[8]&0x3f | 0x80
 	var text [36]byte

@@ -54,14 +54,14 @@ type engine struct {
 	wg       sync.WaitGroup
 }
 
-func newEngine(t testing.TB, s script) *engine {
-	t.Helper()
+func newEngine(tb testing.TB, s script) *engine {
+	tb.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	e := &engine{lis: lis, script: s, gone: make(chan time.Time, 1000)}
-	t.Cleanup(e.close)
+	tb.Cleanup(e.close)
 	if s == nil { // refuses connections
 		lis.Close()
 		return e
@@ -219,10 +219,10 @@ func (w *world) serve() {
 	w.t.Cleanup(func() { _ = w.stop() })
 }
 
-func fatal(t testing.TB, err error) {
-	t.Helper()
+func fatal(tb testing.TB, err error) {
+	tb.Helper()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 

@@ -104,9 +104,9 @@ func dialectOf(kind prompt.Kind, path string) dialect {
 	return generic
 }
 
-var (
-	bom      = []byte("\xef\xbb\xbf")
-	doneData = []byte("[DONE]")
+const (
+	bom      = "\xef\xbb\xbf"
+	doneData = "[DONE]"
 )
 
 // event is the parts of an SSE event that the relay looks at: the event field
@@ -118,7 +118,7 @@ type event struct {
 
 func parseEvent(raw []byte) event {
 	var ev event
-	raw = bytes.TrimPrefix(raw, bom)
+	raw = bytes.TrimPrefix(raw, []byte(bom))
 	for len(raw) > 0 {
 		end := lineEnd(raw)
 		if end < 0 {
@@ -143,7 +143,7 @@ func (d dialect) meaning(raw []byte) meaning {
 	if !ev.hasData {
 		return lifecycle
 	}
-	if bytes.Equal(ev.data, doneData) {
+	if string(ev.data) == doneData {
 		return final
 	}
 	switch d {

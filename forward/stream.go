@@ -185,7 +185,7 @@ func (st *stream) ended(rerr error) error {
 		return rerr
 	}
 	tail := st.buf[st.whole:]
-	if string(parseEvent(tail).data) == string(doneData) { // [DONE] whose blank line is missing
+	if string(parseEvent(tail).data) == doneData { // [DONE] whose blank line is missing
 		st.buf = append(st.buf, "\n\n"...)
 		st.whole = len(st.buf)
 		if err := st.commit(); err != nil {

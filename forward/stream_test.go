@@ -190,7 +190,7 @@ func TestEventsAreRelayedWhenTheyCome(t *testing.T) {
 	}})
 	respc := make(chan io.ReadCloser)
 	go func() {
-		resp, err := w.client.Do(w.request(t.Context(), call{body: streamBody}))
+		resp, err := w.client.Do(w.request(t.Context(), call{body: streamBody})) //nolint:bodyclose // its reader does
 		if err != nil {
 			t.Error(err)
 			close(respc)

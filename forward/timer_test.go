@@ -52,7 +52,7 @@ func (s *scripted) wait(ctx context.Context, d time.Duration) error {
 
 type scriptedBody struct {
 	s     *scripted
-	ctx   context.Context
+	ctx   context.Context //nolint:containedctx // its life is the exchange's
 	parts []string
 }
 

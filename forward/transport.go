@@ -74,12 +74,19 @@ const (
 	StageBody                    // the head was good, the body broke
 )
 
-var stageNames = [...]string{"dial", "write", "dispatched", "head", "body"}
-
 // String returns the stage's name as in metrics and logs.
 func (s Stage) String() string {
-	if int(s) < len(stageNames) {
-		return stageNames[s]
+	switch s {
+	case StageDial:
+		return "dial"
+	case StageWrite:
+		return "write"
+	case StageDispatched:
+		return "dispatched"
+	case StageHead:
+		return "head"
+	case StageBody:
+		return "body"
 	}
 	return fmt.Sprintf("stage(%d)", uint8(s))
 }

@@ -246,7 +246,7 @@ func TestRequestIDsAreKeptOrMade(t *testing.T) {
 	if id := newID(now); !strings.HasPrefix(id, "01234567-89ab-7") || len(id) != 36 {
 		t.Errorf("new ID %s", id)
 	}
-	if newID(now) == newID(now) {
+	if a, b := newID(now), newID(now); a == b {
 		t.Error("two equal IDs")
 	}
 	tests := []struct{ ours, client, want string }{

@@ -64,17 +64,16 @@ func (b *body) readData(p []byte, left *int64) (int, error) {
 	c := b.x.c
 	p = p[:min(int64(len(p)), *left)]
 	if c.r == c.w {
-		if int64(len(p)) == *left || len(p) < readBuffer {
-			if err := c.fill(len(c.buf)); err != nil {
-				return 0, unexpected(err)
-			}
-		} else { // much is wanted, and all of it is data: no need to copy twice
-			n, err := c.Conn.Read(p)
+		if len(p) >= readBuffer && int64(len(p)) < *left { // all that comes is data: no need to copy it twice
+			n, err := c.Read(p)
 			*left -= int64(n)
 			if n > 0 {
 				err = nil
 			}
 			return n, unexpected(err)
+		}
+		if err := c.fill(len(c.buf)); err != nil {
+			return 0, unexpected(err)
 		}
 	}
 	n := copy(p, c.buf[c.r:c.w])

@@ -8,7 +8,6 @@ import (
 	"net"
 	nethttp "net/http"
 	"strconv"
-	"sync"
 
 	"golang.org/x/net/http/httpguts"
 
@@ -20,9 +19,6 @@ import (
 // both go out in one segment; a larger one is written from where it is.
 const oneWrite = 8 << 10
 
-// heads lends buffers for request heads.
-var heads = sync.Pool{New: func() any { return new([]byte) }} //nolint:gochecknoglobals // a pool has no state to share
-
 // errRequest says that a request cannot be written as HTTP.
 var errRequest = errors.New("request cannot be sent")
 
@@ -32,32 +28,51 @@ var errRequest = errors.New("request cannot be sent")
 // most likely closed the connection before.
 func (t *Transport) exchange(ctx context.Context, w *fleet.Worker, req *forward.Request) (*forward.Response, error) {
 	key := keyOf(w)
-	lent, _ := heads.Get().(*[]byte)
-	defer heads.Put(lent)
+	lent, ok := t.heads.Get().(*[]byte)
+	if !ok {
+		lent = new([]byte)
+	}
+	defer t.heads.Put(lent)
 	head, err := appendHead((*lent)[:0], key.addr, req)
-	*lent = head
 	if err != nil {
 		return nil, &forward.Error{Stage: forward.StageWrite, Err: err}
 	}
+	body := req.Body
+	if len(body) <= oneWrite {
+		head, body = append(head, body...), nil
+	}
+	*lent = head
+	out := message{head: head, body: body, method: req.Method}
 	if c := t.pool.get(key); c != nil {
-		resp, err := t.on(ctx, c, head, req)
-		var failed *forward.Error
-		if err == nil || !errors.As(err, &failed) || failed.Stage != forward.StageWrite || ctx.Err() != nil {
-			return resp, err
+		resp, kept := t.on(ctx, c, out)
+		if kept == nil || !unsent(kept) || ctx.Err() != nil {
+			return resp, kept
 		}
 	}
 	c, err := t.dial(ctx, key)
 	if err != nil {
 		return nil, &forward.Error{Stage: forward.StageDial, Err: err}
 	}
-	return t.on(ctx, c, head, req)
+	return t.on(ctx, c, out)
+}
+
+// unsent reports whether err came before the request was fully written.
+func unsent(err error) bool {
+	var failed *forward.Error
+	return errors.As(err, &failed) && failed.Stage == forward.StageWrite
+}
+
+// message is a request ready to be written.
+type message struct {
+	head, body []byte // a small body is already behind the head
+	method     string
 }
 
 // on performs one exchange on c and takes c over.
-func (t *Transport) on(ctx context.Context, c *conn, head []byte, req *forward.Request) (*forward.Response, error) {
+func (t *Transport) on(ctx context.Context, c *conn, out message) (*forward.Response, error) {
 	x := &exchange{t: t, c: c, ctx: ctx}
 	x.stop = context.AfterFunc(ctx, c.close)
-	resp, err := x.run(head, req)
+	resp, err := x.run(out)
 	if err != nil {
 		x.stop()
 		c.close()
@@ -75,9 +90,9 @@ type exchange struct {
 	body body
 }
 
-func (x *exchange) run(head []byte, req *forward.Request) (*forward.Response, error) {
-	werr := x.write(head, req.Body)
-	res, err := x.head(req.Method)
+func (x *exchange) run(out message) (*forward.Response, error) {
+	werr := x.write(out)
+	res, err := x.head(out.method)
 	if werr != nil && (err != nil || res.status < 400) {
 		// A worker may refuse a request before it has read all of it; then its
 		// answer counts. Anything else is the failed write's.
@@ -100,18 +115,14 @@ func (x *exchange) run(head []byte, req *forward.Request) (*forward.Response, er
 	}, nil
 }
 
-// write sends head and body: small ones in one piece.
-func (x *exchange) write(head, body []byte) error {
-	var err error
-	switch {
-	case len(body) == 0:
-		_, err = x.c.Write(head)
-	case len(body) <= oneWrite:
-		_, err = x.c.Write(append(head, body...))
-	default:
-		pieces := net.Buffers{head, body}
-		_, err = pieces.WriteTo(x.c.Conn)
+// write sends the message with as few system calls as it can.
+func (x *exchange) write(out message) error {
+	if len(out.body) == 0 {
+		_, err := x.c.Write(out.head)
+		return err
 	}
+	pieces := net.Buffers{out.head, out.body}
+	_, err := pieces.WriteTo(x.c.Conn)
 	return err
 }
 

@@ -34,7 +34,7 @@ func read(raw []byte, step int) (status int, body []byte, err error) {
 	cfg := DefaultConfig()
 	t := &Transport{cfg: cfg, pool: pool{cfg: cfg}}
 	nc := &replay{Reader: bytes.NewReader(raw), step: step}
-	resp, err := t.on(context.Background(), newConn(nc, nc, poolKey{}), []byte("x"), &forward.Request{Method: "POST"})
+	resp, err := t.on(context.Background(), newConn(nc, nc, poolKey{}), message{head: []byte("x"), method: "POST"})
 	if err != nil {
 		return 0, nil, err
 	}

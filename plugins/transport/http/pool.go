@@ -106,7 +106,6 @@ type conn struct {
 	raw   net.Conn // the TCP connection under TLS, else the same
 	key   poolKey
 	since time.Time // when it was last put into the pool
-	used  bool      // has carried an exchange before
 
 	buf  []byte // buf[r:w] is read and not consumed
 	r, w int
@@ -121,7 +120,7 @@ func newConn(nc, raw net.Conn, key poolKey) *conn {
 }
 
 // close closes c; nothing can be done about its error.
-func (c *conn) close() { _ = c.Conn.Close() }
+func (c *conn) close() { _ = c.Close() }
 
 // fill reads more bytes into the buffer, moving or growing it up to limit when
 // it is full. It returns errHeadSize when limit is reached.

@@ -62,7 +62,7 @@ func (s *std) do(ctx context.Context, w *fleet.Worker, req *forward.Request) (*f
 	if len(req.Body) > 0 {
 		hr.Body, hr.ContentLength = src, int64(len(req.Body))
 	}
-	resp, err := s.tr.RoundTrip(hr)
+	resp, err := s.tr.RoundTrip(hr) //nolint:bodyclose // the response's reader does
 	if err != nil {
 		return nil, &forward.Error{Stage: reached.stage(), Err: stdCause(ctx, err)}
 	}

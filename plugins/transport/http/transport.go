@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"pointsman/fleet"
@@ -19,7 +20,8 @@ type Transport struct {
 	cfg    Config
 	dialer net.Dialer
 	pool   pool
-	std    *std // HTTP/2; nil for HTTP/1.1
+	heads  sync.Pool // of *[]byte: request heads
+	std    *std      // HTTP/2; nil for HTTP/1.1
 }
 
 var _ forward.Transport = (*Transport)(nil)

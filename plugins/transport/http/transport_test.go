@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"log"
 	"net"
 	nethttp "net/http"
 	"net/http/httptest"
@@ -15,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"pointsman/fleet"
 	"pointsman/forward"
 )
 
@@ -36,7 +36,7 @@ func TestTheRequestArrivesAsItWasGiven(t *testing.T) {
 		if sha256.Sum256(r.body) != sha256.Sum256(req.Body) {
 			t.Errorf("a body of %d bytes arrived as %d others", size, len(r.body))
 		}
-		if r.head.RequestURI != req.Target || r.head.Method != "POST" || r.head.Host != w.lis.Addr().String() {
+		if r.head.RequestURI != req.Target || r.head.Method != nethttp.MethodPost || r.head.Host != w.lis.Addr().String() {
 			t.Errorf("arrived as %s %s for host %s", r.head.Method, r.head.RequestURI, r.head.Host)
 		}
 		if r.head.ContentLength != int64(size) || len(r.head.Header["X-Multi"]) != 2 || r.head.Header.Get("Traceparent") == "" {
@@ -106,7 +106,8 @@ func blackHole(t *testing.T) net.Addr {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { syscall.Close(fd) })
-	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
+	err = errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0))
+	if err != nil {
 		t.Skip(err)
 	}
 	sa, err := syscall.Getsockname(fd)
@@ -151,6 +152,7 @@ func TestAConnectionThatDiesTellsHowFarTheRequestGot(t *testing.T) {
 		defer close(done)
 		c, err := lis.Accept()
 		if err == nil {
+			_, _ = c.Read(make([]byte, 100))
 			reset(c)
 		}
 	}()
@@ -160,30 +162,35 @@ func TestAConnectionThatDiesTellsHowFarTheRequestGot(t *testing.T) {
 	<-done
 }
 
+// A server that checks a key answers before it reads the body, and then closes
+// with bytes unread, which resets the connection: the answer must not be lost.
 func TestAWorkerMayRefuseABodyBeforeItHasReadIt(t *testing.T) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lis.Close()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c, err := lis.Accept()
+	for name, drains := range map[string]bool{"and drain it": true, "and reset": false} {
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			return
+			t.Fatal(err)
 		}
-		defer c.Close()
-		buf := make([]byte, 1024)
-		_, _ = c.Read(buf)
-		_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 3\r\n\r\nbig")
-		_, _ = io.Copy(io.Discard, c) // a server that drains: its answer is not lost to a reset
-	}()
-	got := do(t, newTransport(t, nil), workerAt(lis.Addr()), post(strings.Repeat("x", 1<<20)))
-	if got.status != 413 || got.body != "big" || got.err != nil {
-		t.Errorf("status %d body %q error %v", got.status, got.body, got.err)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			_, _ = c.Read(make([]byte, 1024))
+			_, _ = io.WriteString(c, "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 3\r\n\r\nkey")
+			if drains {
+				_, _ = io.Copy(io.Discard, c)
+			}
+		}()
+		got := do(t, newTransport(t, nil), workerAt(lis.Addr()), post(strings.Repeat("x", 16<<20)))
+		if got.status != 401 || got.body != "key" || got.err != nil {
+			t.Errorf("%s: status %d body %q error %v", name, got.status, got.body, got.err)
+		}
+		lis.Close()
+		<-done
 	}
-	<-done
 }
 
 func TestADeadIdleConnectionIsReplacedWithoutAnAttempt(t *testing.T) {
@@ -305,9 +312,9 @@ func TestReadReturnsWhatIsThereWithoutWaitingForMore(t *testing.T) {
 	buf := make([]byte, 100)
 	got := ""
 	for got != "abcdefgh" {
-		n, err := resp.Body.Read(buf)
-		if err != nil || n == 0 {
-			t.Fatalf("%d bytes, error %v behind %q", n, err, got)
+		n, rerr := resp.Body.Read(buf)
+		if rerr != nil || n == 0 {
+			t.Fatalf("%d bytes, error %v behind %q", n, rerr, got)
 		}
 		got += string(buf[:n])
 	}
@@ -364,6 +371,7 @@ func TestWorkersAreReachedOverTLSAndIPv6(t *testing.T) {
 	})
 	srv := httptest.NewUnstartedServer(hello)
 	srv.EnableHTTP2 = true
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	srv.StartTLS()
 	defer srv.Close()
 	roots := x509.NewCertPool()
@@ -492,7 +500,7 @@ func BenchmarkDo(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer tr.Close()
-	var worker *fleet.Worker = workerAt(lis.Addr())
+	worker := workerAt(lis.Addr())
 	req := post(strings.Repeat("x", 400))
 	buf := make([]byte, 4096)
 	b.ReportAllocs()
