@@ -3,6 +3,7 @@ package kvindex
 import (
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -45,7 +46,7 @@ func (r *readers) join() *ticket {
 	} else {
 		s = new(slot)
 		old := *r.slots.Load()
-		next := append(old[:len(old):len(old)], s)
+		next := append(slices.Clip(old), s)
 		r.slots.Store(&next)
 	}
 	t := &ticket{slot: s}

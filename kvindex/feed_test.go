@@ -67,11 +67,12 @@ func (s *story) depth(n int) int {
 //	r3     the same, replayed
 //	3=dup  ... with an expectation: ok, dup, restart, gap:FROM-TO
 //	old3   a live batch with number 3 and the time of the last one
-//	reset  reset for a gap       lost, back  connection
+//	reset  for a gap that is not filled
+//	lost, back  the connection
 func (s *story) run(script string) {
 	s.t.Helper()
 	last := map[int]*Batch{}
-	for _, word := range strings.Fields(script) {
+	for word := range strings.FieldsSeq(script) {
 		step, want, _ := strings.Cut(word, "=")
 		switch step {
 		case "reset":
@@ -277,7 +278,7 @@ func TestEventsThatCannotBeUsedAreCounted(t *testing.T) {
 	}
 	for i, want := range [numSkips]uint64{5, 2, 1, 1} {
 		if got := s.x.counts.skipped[i].Load(); got != want {
-			t.Errorf("%s: %d skipped, want %d", skipNames[i], got, want)
+			t.Errorf("%s: %d skipped, want %d", skipNames()[i], got, want)
 		}
 	}
 }

@@ -1,3 +1,4 @@
+//nolint:gosec // G115: ids, lengths and halves of words are packed; see tree.go for how far each goes
 package kvindex
 
 // A guess is that a target holds the first depth blocks of a run until a time.
@@ -6,15 +7,14 @@ package kvindex
 // all its beginnings too. The deepest is the depth of the predicted record, whose
 // ext is its index.
 type guess struct {
-	until   int64  // unix nanoseconds
-	target  uint32 // target slot
-	run     uint32
-	heapAt  uint32 // place in guesses.heap
-	next    uint32 // the shallower guess; 0 for none
-	older   uint32 // the target's guesses by last use; 0 for none
-	newer   uint32
-	depth   uint16
-	_unused uint16
+	until  int64  // unix nanoseconds
+	target uint32 // target slot
+	run    uint32
+	heapAt uint32 // place in guesses.heap
+	next   uint32 // the shallower guess; 0 for none
+	older  uint32 // the target's guesses by last use; 0 for none
+	newer  uint32
+	depth  uint16
 }
 
 // due is when to look at a guess. A guess that was prolonged stays where it is

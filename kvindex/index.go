@@ -1,3 +1,4 @@
+//nolint:gosec // G115: ids, lengths and halves of words are packed; see tree.go for how far each goes
 package kvindex
 
 import (

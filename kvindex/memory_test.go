@@ -167,7 +167,6 @@ func TestChurnDoesNotLeak(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	type prompt struct {
 		handles []uint64
-		parent  uint64
 	}
 	var live []prompt
 	blocks, next := 0, uint64(1)

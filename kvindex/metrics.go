@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,24 +17,28 @@ const (
 	numSkips
 )
 
-var (
-	skipNames  = [numSkips]string{"decoder", "hash_count", "block_size", "kind"}
-	resetNames = [...]string{ResetGap, ResetRestart, ResetIncarnation, ResetReconnect, ResetResync, ResetBlockSize, "other"}
-)
+func skipNames() [numSkips]string {
+	return [numSkips]string{"decoder", "hash_count", "block_size", "kind"}
+}
+
+const numResets = 7
+
+func resetNames() [numResets]string {
+	return [numResets]string{ResetGap, ResetRestart, ResetIncarnation, ResetReconnect, ResetResync, ResetBlockSize, "other"}
+}
 
 func resetIndex(reason string) int {
-	for i, name := range resetNames {
-		if name == reason {
-			return i
-		}
+	names := resetNames()
+	if i := slices.Index(names[:], reason); i >= 0 {
+		return i
 	}
-	return len(resetNames) - 1
+	return numResets - 1
 }
 
 // counters are the index's; they outlive targets.
 type counters struct {
 	skipped [numSkips]atomic.Uint64
-	resets  [len(resetNames)]atomic.Uint64
+	resets  [numResets]atomic.Uint64
 }
 
 // targetCounters are one target's, gone with it.
@@ -135,10 +140,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(d.tiered, float64(t.counts.tiered.Load()), t.key)
 	}
 	for i := range x.counts.skipped {
-		count(d.skipped, x.counts.skipped[i].Load(), skipNames[i])
+		count(d.skipped, x.counts.skipped[i].Load(), skipNames()[i])
 	}
 	for i := range x.counts.resets {
-		count(d.resets, x.counts.resets[i].Load(), resetNames[i])
+		count(d.resets, x.counts.resets[i].Load(), resetNames()[i])
 	}
 	runs, used, total := x.sizes()
 	gauge(d.runs, float64(runs))

@@ -405,6 +405,7 @@ func span(from, to, order int, r *rand.Rand) []int {
 }
 
 func TestIndexAgreesWithANaiveModel(t *testing.T) {
+	t.Parallel()
 	const seeds, shards = 1000, 4
 	for shard := range shards {
 		t.Run(fmt.Sprint("shard ", shard), func(t *testing.T) {

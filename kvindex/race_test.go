@@ -70,6 +70,7 @@ func TestReadersSeeWhatDoesNotChangeWhileWritersWrite(t *testing.T) {
 }
 
 func readFixed(t *testing.T, x *Index, fixed Instance, trunk []uint32, hs []Hash, seed uint64, stop *atomic.Bool) {
+	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 2))
 	var s Scratch
 	var mine []Hash

@@ -1,6 +1,8 @@
+//nolint:gosec // G115: ids, lengths and halves of words are packed; see tree.go for how far each goes
 package kvindex
 
 import (
+	"slices"
 	"sync/atomic"
 )
 
@@ -40,6 +42,9 @@ type runSide struct {
 const runChunkLen = 1 << 12
 
 type runChunk [runChunkLen]run
+
+// How far the numbers go: refs and bases are 32-bit word indexes (34 GB of hashes),
+// run ids 31 bits, holdings 22 bits, blocks of a run at most maxRun.
 
 // tree is the index without targets: runs and who holds how much of them. The
 // invariants:
@@ -220,7 +225,7 @@ func (t *tree) newRunID() uint32 {
 	id := uint32(len(t.side))
 	t.side = append(t.side, runSide{})
 	if chunks := *t.runs.Load(); int(id/runChunkLen) == len(chunks) {
-		next := append(chunks[:len(chunks):len(chunks)], new(runChunk))
+		next := append(slices.Clip(chunks), new(runChunk))
 		t.runs.Store(&next)
 	}
 	return id

@@ -1,3 +1,4 @@
+//nolint:gosec // G115: numbers of workers, ids and tokens are small or cut on purpose
 package bench
 
 import (
@@ -29,7 +30,7 @@ func (t indexTrace) blocks() (n int) {
 
 // readIndexTrace reads the hash_ids of a JSONL trace.
 func readIndexTrace(path string) (indexTrace, error) {
-	f, err := os.Open(path) //nolint:gosec // the user's own file
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
@@ -60,7 +61,7 @@ func readIndexTrace(path string) (indexTrace, error) {
 // syntheticIndexTrace makes conversations that share one system prompt and grow
 // turn by turn, with about the sizes of the Mooncake conversation trace.
 func syntheticIndexTrace(requests int) indexTrace {
-	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // reproducible on purpose
+	r := rand.New(rand.NewPCG(1, 2)) // reproducible on purpose
 	next := uint64(1)
 	fresh := func(ids []uint64, n int) []uint64 {
 		for range n {

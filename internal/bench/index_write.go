@@ -1,12 +1,13 @@
+//nolint:gosec // G115: numbers of workers, ids and tokens are small or cut on purpose
 package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	"pointsman/kvindex"
 	"pointsman/wire"
@@ -17,10 +18,10 @@ const removePiece = 512
 
 // removals empties the workers, a third of them tail first, a third head first, a
 // third in random order, and reports the slowest.
-func (b *indexBench) removals(res *indexResult) error {
-	var spent [3]time.Duration
+func (b *indexBench) removals(ctx context.Context, res *indexResult) error {
+	var spent [3]work
 	var blocks [3]int
-	r := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // reproducible on purpose
+	r := rand.New(rand.NewPCG(3, 4)) // reproducible on purpose
 	for w := range b.workers {
 		held := b.heldBy(w)
 		order := w % 3
@@ -32,19 +33,17 @@ func (b *indexBench) removals(res *indexResult) error {
 		}
 		blocks[order] += len(held)
 		for piece := range slices.Chunk(held, removePiece) {
-			took, err := b.apply(w, b.oneEvent(kvindex.Event{Kind: kvindex.Removed, Hashes: piece}))
-			if err != nil {
+			batch := b.oneEvent(kvindex.Event{Kind: kvindex.Removed, Hashes: piece})
+			if err := spent[order].do(func() error { return b.apply(w, batch) }); err != nil {
 				return err
 			}
-			spent[order] += took
 		}
 	}
-	res.Remove = 1e9
+	res.Remove = math.Inf(1)
 	for i, n := range blocks {
 		if n > 0 {
-			rate := float64(n) / spent[i].Seconds() / 1e6
-			b.log.Info("removed", "order", [3]string{"tail first", "head first", "random"}[i], "mblocks_s", Round(rate, 2))
-			res.Remove = min(res.Remove, rate)
+			b.logRate(ctx, [3]string{"removal, tail first", "removal, head first", "removal, random"}[i], n, &spent[i])
+			res.Remove = min(res.Remove, spent[i].rate(n))
 		}
 	}
 	return b.mustBeEmpty()
@@ -75,24 +74,25 @@ func (b *indexBench) mustBeEmpty() error {
 }
 
 // decodeApply measures the way of an event from its bytes into an empty index.
-func (b *indexBench) decodeApply(res *indexResult) error {
+func (b *indexBench) decodeApply(ctx context.Context, res *indexResult) error {
 	b.open()
 	var payload []byte
 	var decoded kvindex.Batch
-	var spent time.Duration
+	var spent work
 	for i, ids := range b.reqs {
 		payload = wire.AppendVLLM(payload[:0], b.storedEvent(ids, i%b.workers))
-		start := time.Now()
-		if err := wire.DecodeBatch(payload, &decoded); err != nil {
+		err := spent.do(func() error {
+			if err := wire.DecodeBatch(payload, &decoded); err != nil {
+				return err
+			}
+			return b.apply(i%b.workers, &decoded)
+		})
+		if err != nil {
 			return err
 		}
-		gap := b.feeds[i%b.workers].Apply(&decoded, b.now)
-		spent += time.Since(start)
-		if gap != nil {
-			return errors.New("unexpected gap")
-		}
 	}
-	res.DecodeApply = float64(b.reqs.blocks()) / spent.Seconds() / 1e6
+	b.logRate(ctx, "decode and apply", b.reqs.blocks(), &spent)
+	res.DecodeApply = spent.rate(b.reqs.blocks())
 	tokens, hashes, durations := b.lookupMemory()
 	if r := b.lookupRound(tokens, hashes, durations); r.sum != res.Sum {
 		return fmt.Errorf("sum of matches after decoding is %d, want %d", r.sum, res.Sum)
@@ -114,10 +114,6 @@ type churner struct {
 type churnPrompt struct {
 	salt uint64
 	ids  int
-}
-
-func (b *indexBench) churnSteps(ctx context.Context) func(*indexResult) error {
-	return func(res *indexResult) error { return b.churnAll(ctx, res) }
 }
 
 // churnAll runs the churn and compares resident memory after the first tenth with
@@ -150,7 +146,8 @@ func (b *indexBench) churnAll(ctx context.Context, res *indexResult) error {
 	if first > 0 {
 		res.ChurnDrift = 100 * float64(last-first) / float64(first)
 	}
-	b.log.Info("churned", "operations", ops, "rss_mib_first", first>>20, "rss_mib_last", last>>20)
+	b.log.LogAttrs(ctx, slog.LevelInfo, "churned", slog.Int("operations", ops),
+		slog.Int64("rss_mib_first", first>>20), slog.Int64("rss_mib_last", last>>20))
 	return nil
 }
 
@@ -161,7 +158,7 @@ func (b *indexBench) churnOne(c *churner, w, ids int) (ops int, err error) {
 	p := churnPrompt{salt: c.next<<16 | uint64(w), ids: max(ids, 2)}
 	batch := b.storedEvent(p.prompt(), w)
 	ops = len(batch.Events[0].Hashes)
-	if _, err = b.apply(w, batch); err != nil {
+	if err = b.apply(w, batch); err != nil {
 		return 0, err
 	}
 	c.fifo = append(c.fifo, p)
@@ -176,7 +173,7 @@ func (b *indexBench) churnOne(c *churner, w, ids int) (ops int, err error) {
 			slices.Reverse(gone)
 		}
 		ops += len(gone)
-		if _, err = b.apply(w, b.oneEvent(kvindex.Event{Kind: kvindex.Removed, Hashes: gone})); err != nil {
+		if err = b.apply(w, b.oneEvent(kvindex.Event{Kind: kvindex.Removed, Hashes: gone})); err != nil {
 			return 0, err
 		}
 	}
