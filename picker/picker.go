@@ -192,13 +192,13 @@ func New(cfg Config, store *fleet.Store, index *kvindex.Index, breakers *breaker
 	}
 	seed := cfg.Seed
 	if seed == 0 {
-		seed = rand.Uint64() //nolint:gosec // it spreads load: nobody gains by guessing it
+		seed = rand.Uint64() //nolint:gosec // as in newRand
 	}
 	p := &Picker{
 		cfg: cfg, policy: pol, store: store, index: index, breakers: breakers,
 		metrics: newMetrics(),
 		targets: make(map[string]*target),
-		rand:    rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // as above
+		rand:    newRand(seed),
 		scale:   1,
 		ring:    ring{slots: make([]trace, cfg.ExplainRing)},
 	}
@@ -206,6 +206,11 @@ func New(cfg Config, store *fleet.Store, index *kvindex.Index, breakers *breaker
 	p.sync()
 	p.mu.Unlock()
 	return p, nil
+}
+
+// newRand is where equal costs are spread from.
+func newRand(seed uint64) *rand.Rand {
+	return rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // nobody gains by guessing it
 }
 
 // Run keeps the table in step with the fleet and forgets departed workers, until

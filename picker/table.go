@@ -136,6 +136,7 @@ func (p *Picker) arrive(tg fleet.Target) *target {
 		t.in = p.index.Instance(tg.Key)
 		t.circuit = p.breakers.Circuit(tg.Worker.ID)
 	}
+	t.restarted(p.index, tg.Worker)
 	if t.role != role {
 		if t.picks != nil {
 			p.metrics.forgetTarget(t)
@@ -144,6 +145,22 @@ func (p *Picker) arrive(tg fleet.Target) *target {
 		t.picks = p.metrics.pickCounter(t)
 	}
 	return t
+}
+
+// restarted forgets what t's worker had cached when the worker is a new process.
+// Requests in flight stay: they end on their own. A worker with a publisher has a
+// feed that resets the index; resetting it here too could drop newer events.
+func (t *target) restarted(index *kvindex.Index, w *fleet.Worker) {
+	old := t.incarnation
+	t.incarnation = w.Incarnation
+	if old == "" || w.Incarnation == "" || old == w.Incarnation {
+		return
+	}
+	t.images.clear()
+	if w.KVEvents == "" {
+		index.Forget(t.key)
+		t.in = index.Instance(t.key)
+	}
 }
 
 // depart forgets a target that is no longer in the fleet. Requests in flight on

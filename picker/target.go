@@ -25,11 +25,12 @@ type target struct {
 	recent   float64
 	led      ledger
 
-	images images
-	key    string
-	role   string // label of picks
-	picks  prometheus.Counter
-	gone   bool // departed, with requests in flight
+	images      images
+	key         string
+	role        string // label of picks
+	incarnation string
+	picks       prometheus.Counter
+	gone        bool // departed, with requests in flight
 }
 
 // active returns the tokens of distinct blocks in flight.
