@@ -93,6 +93,7 @@ func (c *Config) requests() []setting {
 		{name: "request-transport", group: "Requests", in: Forwarder, usage: "how requests reach a worker", value: oneOf(&c.RequestTransport, "nats", "http")},
 		{name: "request-max-retries", group: "Requests", in: Forwarder, usage: "further attempts on alternate workers, before the first byte only; 0 fails fast", value: intValue(&c.Forward.MaxRetries, 0, 5)},
 		{name: "retry-safety", group: "Requests", in: Forwarder, usage: "pre-dispatch repeats only what cannot have run; before-first-token also repeats 5xx and connections that died before an answer", value: oneOf((*string)(&c.Forward.RetrySafety), "before-first-token", "pre-dispatch")},
+		{name: "name-worker", group: "Requests", in: Forwarder, usage: "tell in the response header x-worker-instance-id which worker answered; turn it off where clients must not learn workers' addresses", value: boolValue(&c.Forward.NameWorker)},
 		{name: "connect-timeout-ms", group: "Requests", in: Forwarder, usage: "longest wait for a connection to a worker", value: millis(&c.Upstream.ConnectTimeout, 50*time.Millisecond, 30*time.Second)},
 		{name: "upstream-protocol", group: "Requests", in: Forwarder, usage: "HTTP version spoken to workers", value: oneOf(&c.Upstream.Protocol, "http1", "h2c")},
 		{name: "idle-timeout-s", group: "Requests", in: Forwarder, usage: "longest wait for a worker's next byte; 0 for ever", value: seconds(&c.Forward.IdleTimeout, 0, 24*time.Hour)},

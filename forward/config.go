@@ -40,6 +40,11 @@ type Config struct {
 	MaxRetries     int         // further attempts after the first; 0 fails at once; default 1 (--request-max-retries)
 	RetrySafety    RetrySafety // default before-first-token
 
+	// NameWorker puts the ID of the worker that answered into the response header
+	// x-worker-instance-id. Default true; turn it off where clients must not
+	// learn workers' addresses.
+	NameWorker bool
+
 	MaxBody int64 // largest request body in bytes, above it 413; default 32 MiB
 
 	IdleTimeout  time.Duration // longest wait for the worker's next byte, answer head included; 0 for ever; default 900 s
@@ -70,6 +75,7 @@ func DefaultConfig() Config {
 		DirectFailover: true,
 		MaxRetries:     1,
 		RetrySafety:    BeforeFirstToken,
+		NameWorker:     true,
 		MaxBody:        32 << 20,
 		IdleTimeout:    900 * time.Second,
 		WriteTimeout:   60 * time.Second,

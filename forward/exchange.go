@@ -52,9 +52,18 @@ func (x *exchange) router() string {
 // the request's body is given back.
 func (x *exchange) commit(status int) {
 	x.w.Header()[headerRequestID] = []string{x.id}
+	x.nameWorker()
 	x.w.WriteHeader(status)
 	x.committed, x.status = true, status
 	x.releaseBody()
+}
+
+// nameWorker tells in the response which worker it came from: after a fail-over
+// that is another than the endpoint picker chose.
+func (x *exchange) nameWorker() {
+	if n := len(x.workers); n > 0 && x.s.cfg.NameWorker {
+		x.w.Header()[headerWorker] = []string{x.workers[n-1]}
+	}
 }
 
 func (x *exchange) releaseBody() {
@@ -121,6 +130,7 @@ func (x *exchange) fail(err error) {
 			h.Set("Content-Type", "application/json")
 		}
 		h.Set("Content-Length", strconv.Itoa(len(ans.body)))
+		x.nameWorker()
 		x.w.WriteHeader(ans.status)
 		n, _ := x.w.Write(ans.body)
 		x.written += int64(n)

@@ -81,7 +81,7 @@ func outgoing(in http.Header) http.Header {
 func copyResponse(dst, src http.Header) {
 	connection := src["Connection"]
 	for k, v := range src {
-		if hopByHop(k) || k == headerRequestID || connection != nil && named(connection, k) {
+		if hopByHop(k) || k == headerRequestID || k == headerWorker || connection != nil && named(connection, k) {
 			continue
 		}
 		dst[textproto.CanonicalMIMEHeaderKey(k)] = v

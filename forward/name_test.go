@@ -1,0 +1,38 @@
+package forward_test
+
+import (
+	"testing"
+
+	"pointsman/forward"
+)
+
+// TestTheResponseNamesTheWorkerThatAnswered holds after a fail-over too, for a
+// stream, an object and a worker's own refusal, and never for a forged one.
+func TestTheResponseNamesTheWorkerThatAnswered(t *testing.T) {
+	const header = "X-Worker-Instance-Id"
+	broken := rawClose("")
+	forged := raw(jsonReply(200, "{}", header+": somebody-else"))
+	tests := []struct {
+		name    string
+		scripts []script
+		body    string
+		off     bool
+		want    string
+	}{
+		{"an object", []script{good}, chatBody, false, "w1"},
+		{"a stream", []script{good}, streamBody, false, "w1"},
+		{"after a fail-over", []script{broken, good}, streamBody, false, "w2"},
+		{"a refusal", []script{raw(jsonReply(422, `{"error":{"message":"no"}}`))}, chatBody, false, "w1"},
+		{"a worker that lies about its name", []script{forged}, chatBody, false, "w1"},
+		{"turned off", []script{forged}, chatBody, true, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, tt.scripts, direct, change(func(c *forward.Config) { c.NameWorker = !tt.off }))
+			got := w.do(call{body: tt.body, header: map[string]string{header: "w1"}})
+			if name := got.header.Get(header); name != tt.want {
+				t.Errorf("status %d names %q, want %q", got.status, name, tt.want)
+			}
+		})
+	}
+}
