@@ -28,7 +28,7 @@ import (
 type Core struct {
 	Config   *config.Config
 	Log      *slog.Logger
-	Registry *prometheus.Registry
+	Registry *Registry
 	Store    *fleet.Store
 	Picker   *picker.Picker
 
@@ -48,7 +48,7 @@ type collector interface {
 
 // New makes the parts that cfg asks for. It opens no connection.
 func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
-	c := &Core{Config: cfg, Log: log, Registry: prometheus.NewRegistry(), Store: &fleet.Store{}, index: kvindex.New(cfg.Index)}
+	c := &Core{Config: cfg, Log: log, Registry: NewRegistry(), Store: &fleet.Store{}, index: kvindex.New(cfg.Index)}
 	for _, text := range cfg.Warnings() {
 		log.LogAttrs(context.Background(), slog.LevelWarn, "setting without effect", slog.String("detail", text))
 	}

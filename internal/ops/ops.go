@@ -26,7 +26,7 @@ import (
 // Deps are what the endpoints read.
 type Deps struct {
 	Config   *config.Config
-	Registry *prometheus.Registry
+	Registry prometheus.Gatherer
 	Store    *fleet.Store
 	Picker   *picker.Picker
 	Ready    func() error // nil when the program may take requests
