@@ -237,6 +237,7 @@ func (f *follower) change(ctx context.Context, e *clientv3.Event) {
 		delete(f.bad, key)
 		if ok {
 			f.feed.Delete(id)
+			f.log.LogAttrs(ctx, slog.LevelInfo, "a worker's record is gone: it drains, left or lost its lease", slog.String("worker_id", id))
 		}
 		return
 	}
@@ -252,6 +253,7 @@ func (f *follower) change(ctx context.Context, e *clientv3.Event) {
 		return
 	}
 	f.feed.Put(w)
+	f.log.LogAttrs(ctx, slog.LevelInfo, "a worker registered or changed its record", slog.String("worker_id", id))
 }
 
 // worker reads a record. Its lease stands for the process that registered: an

@@ -1,6 +1,7 @@
 package static
 
 import (
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -54,6 +55,32 @@ workers:
 	for i := range want {
 		if i >= len(got) || !reflect.DeepEqual(got[i], want[i]) {
 			t.Errorf("worker %d:\ngot  %+v\nwant %+v", i, got[i], want[i])
+		}
+	}
+}
+
+// The example in the package comment is what people copy.
+func TestTheDocumentedFile(t *testing.T) {
+	source, err := os.ReadFile("static.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var example strings.Builder
+	for line := range strings.Lines(string(source)) {
+		if code, ok := strings.CutPrefix(line, "//\t"); ok {
+			example.WriteString(code)
+		}
+	}
+	got, err := Parse([]byte(example.String()))
+	if err != nil || len(got) != 1 {
+		t.Fatalf("got %v, %v of\n%s", got, err, example.String())
+	}
+	if w := got[0]; w.ID != "gpu-1" || w.Role != fleet.Prefill || w.KVReplay != "tcp://10.0.0.1:5558" || w.DPSize != 2 {
+		t.Errorf("got %+v", w)
+	}
+	for _, key := range entryKeys() {
+		if key != "dp_rank" && !strings.Contains(example.String(), key+":") {
+			t.Errorf("the example lacks %s", key)
 		}
 	}
 }

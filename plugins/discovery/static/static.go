@@ -1,6 +1,24 @@
 // Package static reads the fleet from a YAML file, for fleets without a
 // discovery service. It implements fleet.Source.
 //
+// A file with everything in it that there is:
+//
+//	workers:
+//	  - url: http://10.0.0.1:30000      # the only key that is required
+//	    id: gpu-1                       # default: host:port of url
+//	    model: Qwen/Qwen3-0.6B
+//	    engine: vllm                    # default: sglang
+//	    role: prefill                   # mixed (default), prefill, decode
+//	    status: active                  # active (default), draining, dead
+//	    protocol: vllm-mooncake         # of prefill and decode workers
+//	    params: {bootstrap_addr: "http://10.0.0.1:8998"}
+//	    block_size: 16                  # tokens; default: learned from events
+//	    kv_events: tcp://10.0.0.1:5557  # default: none
+//	    kv_replay: tcp://10.0.0.1:5558  # default: none
+//	    dp_size: 2                      # ranks behind one URL; default: none
+//	    transport: http                 # http (default), nats
+//	    endpoint: 10.0.0.1:8000         # its forwarder, as gateways reach it
+//
 // The file is followed: a new version counts as soon as it is there, however it
 // was put there (written in place, renamed over, or a Kubernetes ConfigMap whose
 // symbolic link moves). Replace it by renaming; a file written in place is read
