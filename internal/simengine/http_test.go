@@ -398,6 +398,20 @@ func TestBadRequestsGetAnErrorObject(t *testing.T) {
 	}
 }
 
+func TestAPromptThatDoesNotFitTakesItsSiblingsWithIt(t *testing.T) {
+	cfg := fast()
+	cfg.Time.Scale = 1
+	cfg.Cache.Capacity = 50 // 800 tokens
+	e := start(t, cfg)
+	resp, body := do(t, http.MethodPost, e.URL()+"/v1/completions", `{"prompt":["a","`+words(900)+`"],"max_tokens":100,"ignore_eos":true}`)
+	if resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("status %d: %s", resp.StatusCode, body)
+	}
+	if l := e.sched.load(); l.running+l.waiting+l.used != 0 || l.lost != 1 {
+		t.Errorf("the prompt that fits is left: %+v", l)
+	}
+}
+
 func TestOtherPathsLeaveAReceipt(t *testing.T) {
 	e := start(t, fast())
 	resp, _ := do(t, http.MethodPost, e.URL()+"/v1/responses", `{"input":"hi"}`, "X-Request-Id", "r9")

@@ -75,7 +75,8 @@ func (s *scheduler) submit(q *sequence) error {
 	return nil
 }
 
-// cancel takes q out and frees what it holds. It does nothing when q is finished.
+// cancel takes q out and frees what it holds. It does nothing when q is finished; a sequence that was never submitted is only
+// marked.
 func (s *scheduler) cancel(q *sequence) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,12 +85,13 @@ func (s *scheduler) cancel(q *sequence) {
 	}
 	if i := slices.Index(s.waiting, q); i >= 0 {
 		s.waiting = slices.Delete(s.waiting, i, i+1)
+		s.abortedSeqs++
 	}
 	if i := slices.Index(s.running, q); i >= 0 {
 		s.running = slices.Delete(s.running, i, i+1)
 		s.cache.release(&q.lease)
+		s.abortedSeqs++
 	}
-	s.abortedSeqs++
 	q.finished.Store(true)
 	signal(q.notify)
 	signal(s.wake)
