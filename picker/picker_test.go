@@ -241,6 +241,8 @@ func TestLoadFollowsARequest(t *testing.T) {
 	check("another with the same beginning", "active 224 requests 2 waiting 232 decoders 0 context 0")
 	a.FirstToken(w.now)
 	check("the first answers", "active 224 requests 2 waiting 32 decoders 1 context 200")
+	a.FirstToken(w.now)
+	check("only its first token counts", "active 224 requests 2 waiting 32 decoders 1 context 200")
 	a.Done(w.now, breaker.Success)
 	check("and ends", "active 192 requests 1 waiting 32 decoders 0 context 0")
 	c := w.pick(&picker.Request{Model: "m", Tokens: 100})
@@ -291,6 +293,38 @@ func TestOnlyTheChosenWorkersPermitIsTaken(t *testing.T) {
 	probe.Done(w.now, breaker.Success)
 	if got := a.State(w.now); got != breaker.Closed {
 		t.Errorf("after the probe's success: %v", got)
+	}
+}
+
+// The outcome of a pair is its decode worker's; nothing is known of the prefill leg.
+func TestPairsOutcomeIsTheDecodeWorkers(t *testing.T) {
+	p, d := worker("P"), worker("D")
+	p.Role, d.Role = fleet.Prefill, fleet.Decode
+	w := newWorld(t, config(picker.KVAware, 1), p, d)
+	for range 3 {
+		pair, err := w.p.Direct(w.now, "D", "P", w.request("x:160"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pair.Worker.ID != "D" || pair.Prefill.ID != "P" || pair.Rank != -1 || pair.PrefillRank != -1 {
+			t.Fatalf("pair %+v", pair)
+		}
+		pair.FirstToken(w.now)
+		pair.Done(w.now, breaker.Fault)
+	}
+	if got := w.set.Circuit("D").State(w.now); got != breaker.Open {
+		t.Errorf("decode worker after three faults: %v, want open", got)
+	}
+	if got := w.set.Circuit("P").State(w.now); got != breaker.Closed {
+		t.Errorf("prefill worker: %v, want closed", got)
+	}
+	pair, err := w.p.Direct(w.now, "D", "P", w.request("x:160"))
+	if err != nil {
+		t.Fatalf("an open circuit refused what the EPP chose: %v", err)
+	}
+	pair.Done(w.now, breaker.Success)
+	if held := w.p.Held(w.now, 0); len(held) != 0 {
+		t.Errorf("still held: %+v", held)
 	}
 }
 

@@ -343,3 +343,53 @@ func TestRestartedWorker(t *testing.T) {
 		t.Errorf("%d requests in flight at the end", got)
 	}
 }
+
+// A worker that fails at once is always the least loaded: with every circuit
+// open the choice must not go by load.
+func TestAllOpenTakesTurns(t *testing.T) {
+	p := newPicker(t, KVAware, 3)
+	for id, target := range p.targets {
+		for range 3 {
+			p.breakers.Circuit(id).Force(t0).Done(t0, breaker.Fault)
+		}
+		if id != "w0" {
+			target.plain = 1000
+		}
+	}
+	count := map[string]int{}
+	for range 30 {
+		d, err := p.Pick(t0, &Request{Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		count[d.Worker.ID]++
+		d.Done(t0, breaker.Fault)
+	}
+	for id, n := range count {
+		if n != 10 {
+			t.Errorf("%s was picked %d times of 30: %v", id, n, count)
+		}
+	}
+}
+
+func TestNothingIsKeptOfDepartedWorkers(t *testing.T) {
+	p := newPicker(t, KVAware, 1)
+	feed := fleet.NewFeed(p.store)
+	for i := range 500 {
+		id := fmt.Sprint("pod", i)
+		feed.Put(&fleet.Worker{ID: id, Model: "m", BlockSize: 16, DPRank: -1})
+		d, err := p.Direct(t0, id, "", &Request{Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 { // half of them leave before their request ends
+			d.Done(t0, breaker.Success)
+		}
+		feed.Delete(id)
+		p.Refresh(t0)
+		d.Done(t0, breaker.Success)
+	}
+	if len(p.targets) != 1 || len(p.records.live) != 0 {
+		t.Errorf("%d targets and %d reservations are kept, want 1 and 0", len(p.targets), len(p.records.live))
+	}
+}
