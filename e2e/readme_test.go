@@ -92,25 +92,25 @@ func runUntilReady(t *testing.T, s *stack.Stack, n int, words []string) {
 	cmd := exec.Command(filepath.Join(theRig.bin, filepath.Base(words[0])), args...)
 	var log strings.Builder
 	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
+	if err = cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	port := map[string]string{"bin/epp": "9090", "bin/forwarder": "8000"}[words[0]]
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	err = stack.Until(ctx, strings.Join(words, " "), func(ctx context.Context) error {
-		_, err := stack.Get(ctx, http.DefaultClient, "http://"+host+":"+port+"/ready")
-		return err
+		_, look := stack.Get(ctx, http.DefaultClient, "http://"+host+":"+port+"/ready")
+		return look
 	})
 	if err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		t.Fatalf("%v\n%s", err, log.String())
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err = cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)
 	}
-	if err := cmd.Wait(); err != nil {
+	if err = cmd.Wait(); err != nil {
 		t.Errorf("%s: %v\n%s", words[0], err, log.String())
 	}
 }

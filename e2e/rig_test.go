@@ -171,8 +171,8 @@ func receipts(t *testing.T, s *stack.Stack, requestID string) []simengine.Receip
 func theReceipt(t *testing.T, s *stack.Stack, requestID string) simengine.Receipt {
 	t.Helper()
 	var got simengine.Receipt
-	eventually(t, "the end of request "+requestID, func(context.Context) error { //nolint:contextcheck // a look is bounded by the test
-		list := receipts(t, s, requestID)
+	eventually(t, "the end of request "+requestID, func(context.Context) error {
+		list := receipts(t, s, requestID) //nolint:contextcheck // a look is bounded by the test
 		if len(list) != 1 {
 			return fmt.Errorf("%d receipts of %s, want 1: %+v", len(list), requestID, list)
 		}

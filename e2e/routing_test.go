@@ -65,6 +65,58 @@ func TestAConversationStaysWithItsWorker(t *testing.T) {
 	}
 }
 
+// TestEventsTellWhatAnEngineWasAskedPastTheGateway warms each engine directly,
+// so that only its cache events can tell the EPP of it, and then empties one.
+func TestEventsTellWhatAnEngineWasAskedPastTheGateway(t *testing.T) {
+	t.Parallel()
+	s := startFleet(t, stack.Config{Workers: stack.MixedWorkers(4, fast()...), Policy: "kv-aware", OverlapWeight: 20})
+	prompt := func(i int) string { return words(1000+50*i, 400) }
+	for i, w := range s.Workers {
+		a := send(t, http.DefaultClient, http.MethodPost, w.URL+"/v1/chat/completions", bytes.NewReader(chatBody(t, prompt(i), nil)), nil)
+		parse(t, a)
+		waitForBlocks(t, s, w.ID, func(n float64) bool { return n >= 20 })
+	}
+	for i, w := range s.Workers {
+		requestID := id(t, w.Config.Engine+fmt.Sprint(i))
+		parse(t, chat(t, s, requestID, prompt(i), nil))
+		if rc := theReceipt(t, s, requestID); rc.WorkerID != w.ID || rc.CachedTokens < 350 {
+			t.Errorf("%s engine %s holds the prompt; %s served it with %d tokens cached", w.Config.Engine, w.ID, rc.WorkerID, rc.CachedTokens)
+		}
+	}
+	m, err := s.Metrics(t.Context(), s.EPPs[0].Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range s.Workers {
+		if mode := m.Sum("pointsman_kvindex_mode", map[string]string{"worker_id": w.ID}); mode != 2 {
+			t.Errorf("%s: index mode %v, want 2 (exact)", w.ID, mode)
+		}
+	}
+	for _, w := range s.Workers { // an emptied cache is not believed in
+		a := send(t, http.DefaultClient, http.MethodPost, w.Control+"/control/clear-cache", http.NoBody, nil)
+		if a.status != http.StatusNoContent {
+			t.Fatalf("clear the cache: %d %s", a.status, a.body)
+		}
+		waitForBlocks(t, s, w.ID, func(n float64) bool { return n == 0 })
+	}
+}
+
+// waitForBlocks waits until what the EPP's view of a worker's cache holds is
+// enough.
+func waitForBlocks(t *testing.T, s *stack.Stack, workerID string, enough func(float64) bool) {
+	t.Helper()
+	eventually(t, "the cache events of "+workerID, func(ctx context.Context) error {
+		m, err := s.Metrics(ctx, s.EPPs[0].Admin)
+		if err != nil {
+			return err
+		}
+		if n := m.Sum("infera_policy_cache_view_size", map[string]string{"worker_id": workerID}); !enough(n) {
+			return fmt.Errorf("%w: the view of %s has %v blocks", errNotYet, workerID, n)
+		}
+		return nil
+	})
+}
+
 // TestAResponseNamesItsWorker checks the header that the demo and operators go by.
 func TestAResponseNamesItsWorker(t *testing.T) {
 	t.Parallel()
@@ -194,8 +246,8 @@ func TestAnAbortReachesTheEngineWithinASecond(t *testing.T) {
 					if extra["stream"] == true {
 						<-begun
 					}
-					eventually(t, "the engine to work on it", func(context.Context) error { //nolint:contextcheck // a look is bounded by the test
-						list := receipts(t, s, requestID)
+					eventually(t, "the engine to work on it", func(context.Context) error {
+						list := receipts(t, s, requestID) //nolint:contextcheck // a look is bounded by the test
 						if len(list) != 1 || list[0].N == 0 || list[0].Outcome != "running" {
 							return errNotYet
 						}

@@ -6,14 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
 // TraceConfig says how a trace is replayed.
 type TraceConfig struct {
 	Seed     uint64
-	Requests int           // the first so many of the trace; 0 for all. Default 400
+	Requests int           // about so many, as whole conversations from all over the trace; 0 for all. Default 400
 	Over     time.Duration // they are sent within this time; 0 keeps the trace's own clock. Default 25 s
 	Shrink   int           // divides every length. Default 16
 }
@@ -37,8 +39,10 @@ type record struct {
 // ReadTrace makes a plan of a trace in the format of the Mooncake project: one
 // JSON object per line with timestamp (ms), input_length, output_length and
 // hash_ids. Requests whose hash_ids start alike get prompts that start alike.
-// The trace says nothing of who waited for whom: each request is its own
-// conversation, sent at its time.
+//
+// A sample is drawn by conversations: the first so many requests of a trace would
+// have few of the later turns whose prefixes they cache. The trace says nothing
+// of who waited for whom, so each request is sent at its time.
 func ReadTrace(in io.Reader, cfg TraceConfig) (*Plan, error) {
 	if cfg.Shrink <= 0 || cfg.Requests < 0 || cfg.Over < 0 {
 		return nil, errors.New("trace: shrink must be at least 1, requests and over at least 0")
@@ -46,7 +50,7 @@ func ReadTrace(in io.Reader, cfg TraceConfig) (*Plan, error) {
 	var records []record
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 16<<20)
-	for n := 1; lines.Scan() && (cfg.Requests == 0 || len(records) < cfg.Requests); n++ {
+	for n := 1; lines.Scan(); n++ {
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
@@ -65,7 +69,43 @@ func ReadTrace(in io.Reader, cfg TraceConfig) (*Plan, error) {
 	if len(records) == 0 {
 		return nil, errors.New("trace: no requests in it")
 	}
-	return tracePlan(records, cfg), nil
+	return tracePlan(sample(records, cfg), cfg), nil
+}
+
+// sample returns whole conversations of records, in their order: at least
+// cfg.Requests requests if there are so many. Requests belong together when they
+// share more than the first block, which often is everyone's system prompt.
+func sample(records []record, cfg TraceConfig) []record {
+	if cfg.Requests == 0 || len(records) <= cfg.Requests {
+		return records
+	}
+	members := make(map[[2]uint64][]int)
+	var keys [][2]uint64 // in order of appearance
+	for i, rec := range records {
+		key := [2]uint64{rec.HashIDs[0], math.MaxUint64 - uint64(i)} //nolint:gosec // a conversation of its own
+		if len(rec.HashIDs) > 1 {
+			key[1] = rec.HashIDs[1]
+		}
+		if members[key] == nil {
+			keys = append(keys, key)
+		}
+		members[key] = append(members[key], i)
+	}
+	r := rand.New(rand.NewPCG(cfg.Seed, 0)) //nolint:gosec // a simulation's chance
+	r.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	var chosen []int
+	for _, key := range keys {
+		if len(chosen) >= cfg.Requests {
+			break
+		}
+		chosen = append(chosen, members[key]...)
+	}
+	slices.Sort(chosen)
+	some := make([]record, len(chosen))
+	for k, i := range chosen {
+		some[k] = records[i]
+	}
+	return some
 }
 
 func tracePlan(records []record, cfg TraceConfig) *Plan {

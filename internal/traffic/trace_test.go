@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -44,12 +45,48 @@ func TestATracesSharedBlocksBecomeSharedText(t *testing.T) {
 }
 
 func TestATraceKeepsItsOwnClockWhenNotTold(t *testing.T) {
-	plan, err := ReadTrace(strings.NewReader(threeLines), TraceConfig{Shrink: 1, Requests: 2})
+	plan, err := ReadTrace(strings.NewReader(threeLines), TraceConfig{Shrink: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := plan.Conversations[1].Requests[0].Wait; plan.Len() != 2 || got != 2*time.Second {
-		t.Errorf("%d requests, the second after %v; want 2, after 2s", plan.Len(), got)
+	if got := plan.Conversations[1].Requests[0].Wait; plan.Len() != 3 || got != 2*time.Second {
+		t.Errorf("%d requests, the second after %v; want 3, after 2s", plan.Len(), got)
+	}
+}
+
+func TestASampleOfATraceKeepsConversationsWhole(t *testing.T) {
+	var trace strings.Builder
+	for turn := range 3 { // 40 conversations of three turns, interleaved
+		for talk := range 40 {
+			fmt.Fprintf(&trace, `{"timestamp":%d,"input_length":%d,"output_length":9,"hash_ids":[0,%d`, 1000*turn+talk, 1024+512*turn, 1+talk)
+			for k := range turn {
+				fmt.Fprintf(&trace, ",%d", 100+10*talk+k)
+			}
+			trace.WriteString("]}\n")
+		}
+	}
+	cfg := DefaultTraceConfig()
+	cfg.Requests = 30
+	plan, err := ReadTrace(strings.NewReader(trace.String()), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	turns := map[string]int{} // by the text of the first two blocks
+	last := time.Duration(0)
+	for _, c := range plan.Conversations {
+		turns[c.Requests[0].Messages[0].Content[:2*512/16*5]]++
+		if c.Requests[0].Wait < last {
+			t.Errorf("%s is sent before the one before it", c.Requests[0].ID)
+		}
+		last = c.Requests[0].Wait
+	}
+	if plan.Len() != 30 || len(turns) != 10 {
+		t.Errorf("%d requests of %d conversations, want 30 of 10", plan.Len(), len(turns))
+	}
+	for _, n := range turns {
+		if n != 3 {
+			t.Errorf("a conversation has %d of its 3 turns", n)
+		}
 	}
 }
 
