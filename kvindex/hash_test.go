@@ -144,3 +144,34 @@ func TestHashingDoesNotAllocate(t *testing.T) {
 		}
 	}
 }
+
+// FuzzHashTokens compares the hashes of any tokens and size with those of the
+// bytes that the contract names.
+func FuzzHashTokens(f *testing.F) {
+	f.Add([]byte{1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0}, uint16(2), uint64(0))
+	f.Add(make([]byte, 4*600), uint16(300), uint64(9))
+	f.Fuzz(func(t *testing.T, raw []byte, size uint16, seed uint64) {
+		var tokens []uint32
+		for rest := raw; len(rest) >= 4; rest = rest[4:] {
+			tokens = append(tokens, binary.LittleEndian.Uint32(rest))
+		}
+		got := HashTokens(nil, seed, tokens, int(size))
+		if size == 0 {
+			if len(got) != 0 {
+				t.Fatalf("%d blocks of size 0", len(got))
+			}
+			return
+		}
+		if want := len(tokens) / int(size); len(got) != want {
+			t.Fatalf("%d blocks, want %d", len(got), want)
+		}
+		h := seed
+		for i, g := range got {
+			block := raw[4*i*int(size) : 4*(i+1)*int(size)]
+			h = xxh3.Hash(append(binary.LittleEndian.AppendUint64(nil, h), block...))
+			if g != h {
+				t.Fatalf("block %d: %x, want %x", i, g, h)
+			}
+		}
+	})
+}

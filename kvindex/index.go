@@ -156,8 +156,9 @@ func (x *Index) BlockSize(in Instance) int {
 }
 
 // Mode returns how much is known of a target at now: [Exact] while its feed is
-// connected, has delivered and has no open gap; else [Predicted] while something
-// is predicted of it; else [None].
+// connected, has delivered, has no open gap and tells of what first tokens prove
+// (Config.SilentAfter); else [Predicted] while something is predicted of it; else
+// [None].
 func (x *Index) Mode(in Instance, now time.Time) Mode {
 	t := x.lookupTarget(in)
 	if t == nil {
