@@ -16,6 +16,8 @@ type benchmark struct {
 
 func benchmarks() []benchmark {
 	return []benchmark{
+		{"index", "the prefix index on a trace", bench.Index},
+		{"extproc", "the EPP under an Envoy-like client, beside a reference server", bench.ExtProc},
 		{"pick", "one pick at 8, 200 and 1,000 workers", bench.Pick},
 	}
 }
