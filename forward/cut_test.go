@@ -181,7 +181,7 @@ func FuzzRelay(f *testing.F) {
 	f.Add(role+": x\r\n\r\n"+tok0+"\r\r"+`data: {"error":{"code":400}}`+"\n\n"+done, 3, true)
 	f.Add("data: [DONE]", 100, true)
 	f.Fuzz(func(t *testing.T, text string, step int, clean bool) {
-		end := error(io.EOF)
+		end := io.EOF
 		if !clean {
 			end = errCut
 		}

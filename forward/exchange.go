@@ -98,7 +98,6 @@ func (x *exchange) firstToken(a *attempt) {
 	}
 	x.firstAt = time.Now()
 	a.decision.FirstToken(x.firstAt)
-	x.s.metrics.ttft.Observe(x.firstAt.Sub(x.start).Seconds())
 }
 
 // finish answers a request that could not be served, as far as it still can be,

@@ -103,7 +103,10 @@ func (st *stream) events() (end bool, err error) {
 func (st *stream) event(raw []byte) (end bool, err error) {
 	switch st.dial.meaning(raw) {
 	case content:
-		st.x.firstToken(st.a)
+		if st.x.firstAt.IsZero() {
+			st.x.firstToken(st.a)
+			st.x.s.metrics.ttft.Observe(st.x.firstAt.Sub(st.x.start).Seconds())
+		}
 		return false, st.commit()
 	case final:
 		return true, st.commit()
