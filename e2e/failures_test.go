@@ -27,7 +27,7 @@ type load struct {
 	cond    *sync.Cond
 	sent    int
 	flowing map[string]int // streams with text and no end, per worker
-	ended   int
+	over    bool
 }
 
 // startLoad sends requests over the given time.
@@ -47,18 +47,16 @@ func startLoad(t *testing.T, s *stack.Stack, requests int, over time.Duration) *
 			l.change(func() { l.flowing[r.Worker]++ })
 		},
 		Ended: func(r *traffic.Result) {
-			l.change(func() {
-				l.ended++
-				if r.Texts > 0 {
-					l.flowing[r.Worker]--
-				}
-			})
+			if r.Texts > 0 {
+				l.change(func() { l.flowing[r.Worker]-- })
+			}
 		},
 	}}
 	ctx := t.Context()
 	go func() {
 		defer close(l.done)
 		l.results = driver.Run(ctx, plan)
+		l.change(func() { l.over = true })
 	}()
 	return l
 }
@@ -70,11 +68,15 @@ func (l *load) change(f func()) {
 	l.cond.Broadcast()
 }
 
-// until waits for a moment of the run.
+// until waits for a moment of the run. A run that ends without it fails the test.
 func (l *load) until(when func() bool) {
+	l.t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !when() {
+		if l.over {
+			l.t.Fatal("the load ended before what the test waits for")
+		}
 		l.cond.Wait()
 	}
 }
@@ -82,6 +84,7 @@ func (l *load) until(when func() bool) {
 // busiest waits until, after n requests, some worker has at least two streams
 // flowing, and returns it.
 func (l *load) busiest(n int) string {
+	l.t.Helper()
 	found := ""
 	l.until(func() bool {
 		for worker, flowing := range l.flowing {
@@ -178,7 +181,10 @@ func TestAKilledEngineCostsOnlyItsOpenStreams(t *testing.T) {
 // other under load.
 func TestARollingRestartOfTheEPPIsNotNoticed(t *testing.T) {
 	t.Parallel()
-	s := startFleet(t, stack.Config{Workers: stack.MixedWorkers(3, paced()...), Policy: "kv-aware", OverlapWeight: 20, EPPs: 2})
+	s := startFleet(t, stack.Config{
+		Workers: stack.MixedWorkers(3, paced()...), Policy: "kv-aware", OverlapWeight: 20,
+		EPPs: 2, EPPArgs: []string{"--drain-delay-s", "3"}, // Envoy asks for health every second
+	})
 	l := startLoad(t, s, 240, 18*time.Second)
 	for i, e := range s.EPPs {
 		l.until(func() bool { return l.sent >= 15 })

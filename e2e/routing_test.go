@@ -92,6 +92,22 @@ func TestEventsTellWhatAnEngineWasAskedPastTheGateway(t *testing.T) {
 			t.Errorf("%s: index mode %v, want 2 (exact)", w.ID, mode)
 		}
 	}
+	// A forwarder that only obeys headers opens no feed of its own, until it must
+	// pick by itself.
+	forwarder := s.Workers[0]
+	if n := viewOf(t, s, forwarder.ForwarderAdmin, ""); n != 0 {
+		t.Errorf("the forwarder follows cache events, %v blocks, and has no use for them", n)
+	}
+	requestID := id(t, "past-the-gateway")
+	header := map[string]string{"X-Request-Id": requestID, "Content-Type": "application/json"}
+	parse(t, send(t, http.DefaultClient, http.MethodPost, forwarder.ForwarderURL+"/v1/chat/completions", bytes.NewReader(chatBody(t, "hello", nil)), header))
+	theReceipt(t, s, requestID)
+	eventually(t, "the forwarder's own view", func(context.Context) error {
+		if viewOf(t, s, forwarder.ForwarderAdmin, "") == 0 { //nolint:contextcheck // a look is bounded by the test
+			return errNotYet
+		}
+		return nil
+	})
 	for _, w := range s.Workers { // an emptied cache is not believed in
 		a := send(t, http.DefaultClient, http.MethodPost, w.Control+"/control/clear-cache", http.NoBody, nil)
 		if a.status != http.StatusNoContent {
@@ -101,16 +117,27 @@ func TestEventsTellWhatAnEngineWasAskedPastTheGateway(t *testing.T) {
 	}
 }
 
+// viewOf returns how many blocks a program's view of a worker's cache holds; ""
+// sums up all workers.
+func viewOf(t *testing.T, s *stack.Stack, admin, workerID string) float64 {
+	t.Helper()
+	m, err := s.Metrics(t.Context(), admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string]string{}
+	if workerID != "" {
+		labels["worker_id"] = workerID
+	}
+	return m.Sum("infera_policy_cache_view_size", labels)
+}
+
 // waitForBlocks waits until what the EPP's view of a worker's cache holds is
 // enough.
 func waitForBlocks(t *testing.T, s *stack.Stack, workerID string, enough func(float64) bool) {
 	t.Helper()
-	eventually(t, "the cache events of "+workerID, func(ctx context.Context) error {
-		m, err := s.Metrics(ctx, s.EPPs[0].Admin)
-		if err != nil {
-			return err
-		}
-		if n := m.Sum("infera_policy_cache_view_size", map[string]string{"worker_id": workerID}); !enough(n) {
+	eventually(t, "the cache events of "+workerID, func(context.Context) error {
+		if n := viewOf(t, s, s.EPPs[0].Admin, workerID); !enough(n) { //nolint:contextcheck // a look is bounded by the test
 			return fmt.Errorf("%w: the view of %s has %v blocks", errNotYet, workerID, n)
 		}
 		return nil

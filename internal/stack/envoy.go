@@ -175,7 +175,7 @@ func FindEnvoy(root string) (string, error) {
 	if path == "" {
 		path = filepath.Join(root, ".tools", "envoy-"+EnvoyVersion, "envoy")
 	}
-	if _, err := os.Stat(path); err != nil {
+	if _, err := os.Stat(path); err != nil { //nolint:gosec // where the user says that Envoy is
 		return "", fmt.Errorf("%w at %s: run make tools (or tools/fetch-envoy), which needs the network once", ErrNoEnvoy, path)
 	}
 	return path, nil
@@ -188,7 +188,7 @@ func writeBootstrap(dir string, b Bootstrap, a Addresses) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "envoy.yaml")
-	if err := os.WriteFile(path, config, 0o600); err != nil { //nolint:gosec // into the stack's own directory
+	if err := os.WriteFile(path, config, 0o600); err != nil {
 		return "", fmt.Errorf("bootstrap: %w", err)
 	}
 	return path, nil

@@ -241,7 +241,7 @@ func TestAStackWhosePartDiesSaysWhichAndLeavesNothingRunning(t *testing.T) {
 	for name, script := range map[string]string{
 		"epp": "echo no such flag; exit 2", "forwarder": "exec sleep 600", "simworker": "exec sleep 600",
 	} {
-		if err = os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // a program
+		if err = os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -82,7 +82,7 @@ func sample(records []record, cfg TraceConfig) []record {
 	members := make(map[[2]uint64][]int)
 	var keys [][2]uint64 // in order of appearance
 	for i, rec := range records {
-		key := [2]uint64{rec.HashIDs[0], math.MaxUint64 - uint64(i)} //nolint:gosec // a conversation of its own
+		key := [2]uint64{rec.HashIDs[0], math.MaxUint64 - uint64(i)}
 		if len(rec.HashIDs) > 1 {
 			key[1] = rec.HashIDs[1]
 		}
