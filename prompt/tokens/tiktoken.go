@@ -1,0 +1,5 @@
+package tokens
+
+func loadTiktokenDir(dir string) (*Tokenizer, error) {
+	return nil, unsupported("tiktoken", "%s", dir)
+}
