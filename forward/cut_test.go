@@ -52,8 +52,11 @@ var errCut = &forward.Error{Stage: forward.StageBody, Err: forward.ErrTruncated}
 // connection was broken off.
 func play(t *testing.T, path, body string, tp *tape) (rec *httptest.ResponseRecorder, aborted bool) {
 	t.Helper()
-	cfg := forward.DefaultConfig()
-	srv := bubble(t, cfg, tp)
+	return playOn(t, bubble(t, forward.DefaultConfig(), tp), path, body)
+}
+
+func playOn(t *testing.T, srv *forward.Server, path, body string) (rec *httptest.ResponseRecorder, aborted bool) {
+	t.Helper()
 	rec = httptest.NewRecorder()
 	defer func() {
 		if r := recover(); r != nil {
@@ -180,13 +183,16 @@ func FuzzRelay(f *testing.F) {
 	f.Add(tok0+done+tok1, 1, false)
 	f.Add(role+": x\r\n\r\n"+tok0+"\r\r"+`data: {"error":{"code":400}}`+"\n\n"+done, 3, true)
 	f.Add("data: [DONE]", 100, true)
+	var tp tape
+	srv := bubble(f, forward.DefaultConfig(), &tp)
 	f.Fuzz(func(t *testing.T, text string, step int, clean bool) {
 		end := io.EOF
 		if !clean {
 			end = errCut
 		}
 		step = 1 + (step&0x7fffffff)%200
-		rec, aborted := play(t, "/v1/chat/completions", streamBody, &tape{text: text, step: step, end: end, kind: "text/event-stream"})
+		tp = tape{text: text, step: step, end: end, kind: "text/event-stream"}
+		rec, aborted := playOn(t, srv, "/v1/chat/completions", streamBody)
 		if aborted {
 			t.Fatal("a stream was aborted")
 		}

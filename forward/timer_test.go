@@ -143,16 +143,16 @@ func TestEachWaitHasItsOwnTimer(t *testing.T) {
 }
 
 // bubble returns a server with one worker behind tr.
-func bubble(t *testing.T, cfg forward.Config, tr forward.Transport) *forward.Server {
-	t.Helper()
+func bubble(tb testing.TB, cfg forward.Config, tr forward.Transport) *forward.Server {
+	tb.Helper()
 	store := new(fleet.Store)
 	fleet.NewFeed(store).Replace([]*fleet.Worker{{ID: "w1", Model: model, DPRank: -1, BlockSize: 16}})
 	p, err := picker.New(picker.DefaultConfig(), store, kvindex.New(kvindex.DefaultConfig()), breaker.NewSet(breaker.DefaultConfig()))
-	fatal(t, err)
+	fatal(tb, err)
 	srv, err := forward.New(cfg, forward.Deps{
 		Picker: p, Store: store, Log: slog.New(slog.DiscardHandler),
 		Transports: map[string]forward.Transport{"http": tr},
 	})
-	fatal(t, err)
+	fatal(tb, err)
 	return srv
 }
