@@ -67,7 +67,6 @@ func FuzzRequestConversation(f *testing.F) {
 			}
 			c.x.out = c.x.out[:0]
 			if !goesOn {
-				got = nil
 				break
 			}
 			if held && !c.x.held {

@@ -550,3 +550,75 @@ func roundTrip(w *world, body string, chunk int) error {
 	}
 	return stream.CloseSend()
 }
+
+// While load balancers look away, the server says NOT_SERVING and still works.
+func TestNewStreamsAreTakenDuringTheDrainDelay(t *testing.T) {
+	cfg := testConfig()
+	cfg.DrainDelay = time.Hour // the server is stopped by its listener below
+	s := serveOn(t, cfg)
+	conn := dial(t, s.main.Addr().String(), insecure.NewCredentials())
+	watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.server.health.drain()
+	for {
+		r, failure := watch.Recv()
+		if failure != nil {
+			t.Fatal(failure)
+		}
+		if r.GetStatus() == healthpb.HealthCheckResponse_NOT_SERVING {
+			break
+		}
+	}
+	live, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "liveness"})
+	if err != nil || live.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("liveness while draining: %v, %v", live, err)
+	}
+	stream, err := extprocv3.NewExternalProcessorClient(conn).Process(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = stream.Send(get("/v1/models")); err != nil {
+		t.Fatal(err)
+	}
+	if r, failure := stream.Recv(); failure != nil || r.GetRequestHeaders() == nil {
+		t.Errorf("a new stream while draining: %v, %v", r, failure)
+	}
+	_ = stream.CloseSend()
+	_ = s.main.Close() // Serve returns with the listener's error
+	if err := <-s.stopped; err == nil {
+		t.Error("Serve returned nil after its listener failed")
+	}
+	s.stopped <- nil
+}
+
+func TestEndingsAreCountedByClass(t *testing.T) {
+	m := newMetrics()
+	for _, c := range []struct {
+		ending ending
+		status int
+		code   string
+	}{
+		{endComplete, 200, "2xx"},
+		{endComplete, 0, "none"},
+		{endComplete, 999, "none"},
+		{endComplete, -1, "none"},
+		{endAborted, 101, "1xx"},
+		{endRefused, 503, "5xx"},
+		{endUnobserved, 302, "3xx"},
+	} {
+		before := testutil.ToFloat64(m.requests.WithLabelValues(c.ending.String(), c.code))
+		m.end(c.ending, c.status)
+		if got := testutil.ToFloat64(m.requests.WithLabelValues(c.ending.String(), c.code)); got != before+1 {
+			t.Errorf("%v with status %d is not counted as %s", c.ending, c.status, c.code)
+		}
+	}
+	m.refuse(418)
+	if testutil.ToFloat64(m.otherCode) != 1 {
+		t.Error("a status of another kind is not counted as other")
+	}
+	if n := testutil.CollectAndCount(m.requests); n != int(endings)*classes {
+		t.Errorf("%d series of requests, want %d: labels must stay bounded", n, int(endings)*classes)
+	}
+}

@@ -39,15 +39,25 @@ type extProcServer struct {
 	metrics string // of /metrics
 	pid     int
 	cmd     *exec.Cmd
+	exited  chan struct{} // closed when the process has ended
 }
 
-// stop ends the process and waits for it. What it says in the end is of no
-// interest: it has been measured.
+// watch notices the end of the process.
+func (s *extProcServer) watch() *extProcServer {
+	s.exited = make(chan struct{})
+	go func() {
+		defer close(s.exited)
+		_ = s.cmd.Wait() // how it ended is of no interest: it has been measured, or was no use
+	}()
+	return s
+}
+
+// stop ends the process and waits for it.
 func (s *extProcServer) stop() {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	timer := time.AfterFunc(10*time.Second, func() { _ = s.cmd.Process.Kill() })
 	defer timer.Stop()
-	_ = s.cmd.Wait()
+	<-s.exited
 }
 
 // allocations returns how many heap objects the process has allocated so far.
@@ -98,10 +108,10 @@ func startEPP(ctx context.Context, binary string, self []string, dir string, n i
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", binary, err)
 	}
-	s := &extProcServer{
+	s := (&extProcServer{
 		name: "epp", addr: "127.0.0.1:" + ports[0], metrics: "127.0.0.1:" + ports[2],
 		pid: cmd.Process.Pid, cmd: cmd,
-	}
+	}).watch()
 	return s, s.whenServing(ctx)
 }
 
@@ -120,7 +130,9 @@ func startChild(ctx context.Context, name string, args []string, log io.Writer) 
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	s := &extProcServer{name: name, pid: cmd.Process.Pid, cmd: cmd}
-	if _, err := fmt.Fscan(out, &s.addr, &s.metrics); err != nil {
+	_, err = fmt.Fscan(out, &s.addr, &s.metrics)
+	s.watch() // reads of its output are done
+	if err != nil {
 		s.stop()
 		return nil, fmt.Errorf("%s did not say where it listens: %w", name, err)
 	}
@@ -138,7 +150,7 @@ func (s *extProcServer) whenServing(ctx context.Context) error {
 	conn, err := grpc.NewClient(s.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err == nil {
 		defer conn.Close()
-		err = watchServing(ctx, healthpb.NewHealthClient(conn))
+		err = s.awaitServing(ctx, healthpb.NewHealthClient(conn))
 	}
 	if err != nil {
 		s.stop()
@@ -147,9 +159,9 @@ func (s *extProcServer) whenServing(ctx context.Context) error {
 	return nil
 }
 
-func watchServing(ctx context.Context, client healthpb.HealthClient) error {
+func (s *extProcServer) awaitServing(ctx context.Context, client healthpb.HealthClient) error {
 	for {
-		r, err := client.Check(ctx, &healthpb.HealthCheckRequest{Service: extproc.ServiceName}, grpc.WaitForReady(true))
+		r, err := client.Check(ctx, &healthpb.HealthCheckRequest{Service: extproc.ServiceName})
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -160,8 +172,10 @@ func watchServing(ctx context.Context, client healthpb.HealthClient) error {
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
-			pause.Stop()
+		case <-s.exited:
+			return errors.New("it has ended")
 		}
+		pause.Stop()
 	}
 }
 

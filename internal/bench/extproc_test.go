@@ -132,3 +132,79 @@ func TestExtProcFlags(t *testing.T) {
 		t.Errorf("child arguments %q", got)
 	}
 }
+
+func TestExtProcServersThatDoNotServeAreAnError(t *testing.T) {
+	var log bytes.Buffer
+	for name, binary := range map[string]string{
+		"no such binary":          "/does/not/exist",
+		"a binary that ends":      "/bin/false",
+		"a binary that is no EPP": "/bin/echo",
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := startEPP(t.Context(), binary, nil, t.TempDir(), 8, &sharedWriter{w: &log}); err == nil {
+				t.Error("it is taken for a server")
+			}
+		})
+	}
+	if _, err := startReference(t.Context(), []string{"-test.run=^$", "--"}, &sharedWriter{w: &log}); err == nil {
+		t.Error("a child that says nothing is taken for a server")
+	}
+}
+
+// The reference must do its job, else the ratio says nothing.
+func TestExtProcReferenceAnswersAsAGatewayExpects(t *testing.T) {
+	var log bytes.Buffer
+	self := []string{"-test.run=^TestBeExtProcChild$", "--", childFlag}
+	s, err := startReference(t.Context(), self, &sharedWriter{w: &log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.stop()
+	for _, size := range []int{smallPrompt, largePrompt} {
+		client, err := dialExtProc(s.addr, extProcBodies(size), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		took, latencies, err := client.run(t.Context(), 20)
+		client.close()
+		if err != nil || took <= 0 || len(latencies) != 20 || slices.Min(latencies) <= 0 {
+			t.Errorf("%d bytes: took %v, %v, %v", size, took, latencies, err)
+		}
+	}
+	before, err := s.allocations(t.Context())
+	if err != nil || before <= 0 {
+		t.Errorf("allocations %v, %v", before, err)
+	}
+}
+
+func TestExtProcClientNoticesWrongAnswers(t *testing.T) {
+	bodies := extProcBodies(smallPrompt)
+	for i := range bodies {
+		bodies[i].size++ // so that what comes back is not what was sent
+	}
+	var log bytes.Buffer
+	s, err := startReference(t.Context(), []string{"-test.run=^TestBeExtProcChild$", "--", childFlag}, &sharedWriter{w: &log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.stop()
+	client, err := dialExtProc(s.addr, bodies, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.close()
+	if _, _, err := client.run(t.Context(), 5); err == nil || !strings.Contains(err.Error(), "came back") {
+		t.Errorf("a body of the wrong size: %v", err)
+	}
+}
+
+func TestExtProcRatioComparesWithinARound(t *testing.T) {
+	mine := []sample{{cpu: 1}, {cpu: 2}, {cpu: 30}}
+	theirs := []sample{{cpu: 2}, {cpu: 4}, {cpu: 60}} // the third round was slow for both
+	if got := ratio(mine, theirs); got != 0.5 {
+		t.Errorf("ratio %v, want 0.5", got)
+	}
+	if got := medianOf(mine, cpuOf); got != 2 {
+		t.Errorf("median %v, want 2", got)
+	}
+}
