@@ -18,9 +18,7 @@ func benchmarks() []benchmark {
 	return []benchmark{
 		{"index", "the prefix index on a trace", bench.Index},
 		{"extproc", "the EPP under an Envoy-like client, beside a reference server", bench.ExtProc},
-		{"index", "the prefix index on a trace or on generated prompts", bench.Index},
 		{"pick", "one pick at 8, 200 and 1,000 workers", bench.Pick},
-		{"extproc", "the EPP under an Envoy-like client, beside a plain grpc-go server", bench.ExtProc},
 	}
 }
 
