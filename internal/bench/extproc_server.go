@@ -126,7 +126,7 @@ func startChild(ctx context.Context, name string, args []string, log io.Writer) 
 	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
+	if err = cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	s := &extProcServer{name: name, pid: cmd.Process.Pid, cmd: cmd}

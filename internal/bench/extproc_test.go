@@ -161,14 +161,14 @@ func TestExtProcReferenceAnswersAsAGatewayExpects(t *testing.T) {
 	}
 	defer s.stop()
 	for _, size := range []int{smallPrompt, largePrompt} {
-		client, err := dialExtProc(s.addr, extProcBodies(size), 3)
-		if err != nil {
-			t.Fatal(err)
+		client, failure := dialExtProc(s.addr, extProcBodies(size), 3)
+		if failure != nil {
+			t.Fatal(failure)
 		}
-		took, latencies, err := client.run(t.Context(), 20)
+		took, latencies, failure := client.run(t.Context(), 20)
 		client.close()
-		if err != nil || took <= 0 || len(latencies) != 20 || slices.Min(latencies) <= 0 {
-			t.Errorf("%d bytes: took %v, %v, %v", size, took, latencies, err)
+		if failure != nil || took <= 0 || len(latencies) != 20 || slices.Min(latencies) <= 0 {
+			t.Errorf("%d bytes: took %v, %v, %v", size, took, latencies, failure)
 		}
 	}
 	before, err := s.allocations(t.Context())
