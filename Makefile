@@ -46,7 +46,7 @@ lint-install: ## build the pinned golangci-lint into .tools/bin
 .PHONY: fuzz
 fuzz: ## 30 s on every fuzz target (FUZZTIME=30s, PKGS="./wire ./prompt ./extproc")
 	@set -e; for p in $${PKGS:-$$($(GO) list ./...)}; do for f in $$($(GO) test -list '^Fuzz' $$p | grep ^Fuzz); do \
-	  echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-30s} $$p; done; done
+	  echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x $$p; done; done
 
 .PHONY: bench-index
 bench-index: bin/pointsman ## the prefix index on a trace (TRACE=file): JSON as its last line
