@@ -3,6 +3,6 @@
 //
 // # Concurrency
 //
-// What a test starts ends with it. An [Etcd] belongs to the test's goroutine; a
+// What a test starts ends with it. An [Etcd] and a [NATS] belong to the test's goroutine; a
 // [Proxy] may be used from any.
 package testfleet
