@@ -217,7 +217,7 @@ func (a *attempt) verdict(err error) (breaker.Outcome, string) {
 		return breaker.Fault, "idle"
 	case errors.Is(err, errClientGone):
 		return breaker.Neutral, "canceled"
-	case errors.Is(err, errDraining), errors.Is(err, errMaxDuration), errors.Is(err, errNoTransport), errors.Is(err, errPD):
+	case errors.Is(err, errDraining), errors.Is(err, errMaxDuration), errors.Is(err, errNoTransport), errors.Is(err, errPD), errors.Is(err, ErrBlameless):
 		return breaker.Neutral, "ended"
 	}
 	return breaker.Fault, "error"

@@ -97,6 +97,10 @@ var (
 	ErrTruncated = errors.New("response body was cut")
 	// ErrProtocol says that the worker's bytes are not a valid response.
 	ErrProtocol = errors.New("malformed response")
+	// ErrBlameless says that the worker is not at fault: a broker between us
+	// and it broke, or it is leaving on purpose. The attempt may be repeated as
+	// its stage allows, and says nothing about the worker's health.
+	ErrBlameless = errors.New("not the worker's fault")
 )
 
 // Error is a failed attempt.
