@@ -106,6 +106,7 @@ type conn struct {
 	raw   net.Conn // the TCP connection under TLS, else the same
 	key   poolKey
 	since time.Time // when it was last put into the pool
+	live  liveness
 
 	buf  []byte // buf[r:w] is read and not consumed
 	r, w int
