@@ -37,8 +37,8 @@ type Core struct {
 	events   plugins.Events // nil when there are none
 	preparer *prompt.Preparer
 
-	parts   *run.Group
-	scoring sync.Once
+	scoring func()        // closes wanted, once
+	wanted  chan struct{} // closed when the first prompt is to be scored
 }
 
 // collector is a room with metrics.
@@ -48,7 +48,11 @@ type collector interface {
 
 // New makes the parts that cfg asks for. It opens no connection.
 func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
-	c := &Core{Config: cfg, Log: log, Registry: NewRegistry(), Store: &fleet.Store{}, index: kvindex.New(cfg.Index)}
+	wanted := make(chan struct{})
+	c := &Core{
+		scoring: sync.OnceFunc(func() { close(wanted) }), wanted: wanted,
+		Config: cfg, Log: log, Registry: NewRegistry(), Store: &fleet.Store{}, index: kvindex.New(cfg.Index),
+	}
 	for _, text := range cfg.Warnings() {
 		log.LogAttrs(context.Background(), slog.LevelWarn, "setting without effect", slog.String("detail", text))
 	}
@@ -99,21 +103,29 @@ func (c *Core) register(rooms []collector) error {
 	return errors.Join(errs...)
 }
 
-// Start runs discovery and the picker's upkeep in parts.
+// Start runs discovery, the picker's upkeep and, once prompts are scored, the KV
+// event feed.
 func (c *Core) Start(parts *run.Group) {
-	c.parts = parts
 	parts.Go("discovery", func(ctx context.Context) error { return c.Store.Run(ctx, c.source) })
 	parts.Go("picker", c.Picker.Run)
-}
-
-// Preparer returns what turns prompts into blocks, and opens the KV event feed
-// with its first call: a forwarder that only obeys headers needs neither.
-func (c *Core) Preparer() *prompt.Preparer {
-	c.scoring.Do(func() {
-		if c.events != nil && c.parts != nil {
-			c.parts.Go("kv events", c.events.Run)
+	if c.events == nil {
+		return
+	}
+	parts.Go("kv events", func(ctx context.Context) error {
+		select {
+		case <-c.wanted:
+			return c.events.Run(ctx)
+		case <-ctx.Done():
+			return nil
 		}
 	})
+}
+
+// Preparer returns what turns prompts into blocks. The first call, before Start
+// or after, opens the KV event feed: a forwarder that only obeys headers needs
+// neither.
+func (c *Core) Preparer() *prompt.Preparer {
+	c.scoring()
 	return c.preparer
 }
 
