@@ -50,6 +50,7 @@ type publisher struct {
 	first   uint64 // the history reaches back to here
 	next    uint64
 	asked   []uint64
+	drops   func(seq uint64, place int) bool // whether an answer loses a message
 }
 
 func publish(tb testing.TB, host string, port int) *publisher {
@@ -82,7 +83,7 @@ func (p *publisher) replay() string {
 	ctx, cancel := context.WithCancel(context.Background())
 	router := zmq4.NewRouter(ctx, quiet())
 	port := listen(p.tb, router, p.host, 0)
-	p.done.Go(func() { p.answer(router) })
+	p.done.Go(func() { p.answer(ctx, router) })
 	p.tb.Cleanup(func() {
 		cancel()
 		router.Close()
@@ -91,11 +92,14 @@ func (p *publisher) replay() string {
 	return "tcp://" + net.JoinHostPort(p.host, strconv.Itoa(port))
 }
 
-func (p *publisher) answer(router zmq4.Socket) {
+func (p *publisher) answer(ctx context.Context, router zmq4.Socket) {
 	for {
 		msg, err := router.Recv()
-		if err != nil {
+		if ctx.Err() != nil {
 			return
+		}
+		if err != nil {
+			continue // the library's way to say that one client hung up
 		}
 		if len(msg.Frames) != 3 || len(msg.Frames[1]) != 0 || len(msg.Frames[2]) != 8 {
 			p.tb.Errorf("a replay was asked for with %q", msg.Frames)
@@ -106,13 +110,15 @@ func (p *publisher) answer(router zmq4.Socket) {
 		p.asked = append(p.asked, from)
 		var out [][2][]byte
 		for seq := max(from, p.first); seq < p.next; seq++ {
-			out = append(out, [2][]byte{binary.BigEndian.AppendUint64(nil, seq), p.history[seq]})
+			if p.drops == nil || !p.drops(seq, int(seq-max(from, p.first))) {
+				out = append(out, [2][]byte{binary.BigEndian.AppendUint64(nil, seq), p.history[seq]})
+			}
 		}
 		p.mu.Unlock()
 		out = append(out, [2][]byte{bytes.Repeat([]byte{0xff}, 8), {}})
 		for _, o := range out {
 			if err := router.SendMulti(zmq4.NewMsgFrom(msg.Frames[0], []byte{}, o[0], o[1])); err != nil {
-				return
+				break
 			}
 		}
 	}

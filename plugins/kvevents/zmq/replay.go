@@ -24,8 +24,6 @@ var errReplay = errors.New("the publisher's answer is no replay")
 // The request is [empty, number] and every answer [empty, number, payload], as
 // a REQ socket would see them (vLLM vllm/distributed/kv_events.py).
 func (u *subscription) history(ctx context.Context, from uint64, each func(*kvindex.Batch) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*u.cfg.ReplayTimeout)
-	defer cancel()
 	c, err := dial(ctx, u.replay, dealer, u.cfg.DialTimeout, u.cfg.MaxMessage)
 	if err != nil {
 		return err
@@ -64,6 +62,31 @@ func (u *subscription) history(ctx context.Context, from uint64, each func(*kvin
 	}
 }
 
+// pull is history without its holes. A ROUTER socket drops what it cannot queue
+// (with libzmq's defaults, beyond 1,000 messages), be it in the middle or at the
+// end of an answer. So one that skips a number is broken off, and what follows
+// is asked for until nothing comes. A number that then still is missing is no
+// longer kept.
+func (u *subscription) pull(ctx context.Context, from uint64, each func(*kvindex.Batch) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*u.cfg.ReplayTimeout)
+	defer cancel()
+	for {
+		next, more := from, true
+		err := u.history(ctx, from, func(b *kvindex.Batch) bool {
+			if b.Seq > next && next > from {
+				return false
+			}
+			next = b.Seq + 1
+			more = each(b)
+			return more
+		})
+		if err != nil || !more || next == from {
+			return err
+		}
+		from = next
+	}
+}
+
 // canReplay reports whether the publisher may be asked now. While it is asked
 // nobody takes its live messages, so one that does not answer is asked less and
 // less often.
@@ -94,11 +117,12 @@ func (u *subscription) fill(ctx context.Context, from uint64) {
 	if !u.canReplay() {
 		return
 	}
-	err := u.history(ctx, from, func(b *kvindex.Batch) bool { return u.past(b) })
+	err := u.pull(ctx, from, u.past)
 	u.replayDone(ctx, err)
 }
 
-// past applies a batch of the history.
+// past applies a batch of the history. A gap before it is one that the publisher
+// cannot fill.
 func (u *subscription) past(b *kvindex.Batch) bool {
 	if u.feed.ApplyReplayed(b, time.Now()) != nil {
 		u.feed.Reset(kvindex.ResetGap)
@@ -120,7 +144,7 @@ func (u *subscription) catchUp(ctx context.Context) {
 		return
 	}
 	last, at, same := u.last, u.lastAt, false
-	err := u.history(ctx, last, func(b *kvindex.Batch) bool {
+	err := u.pull(ctx, last, func(b *kvindex.Batch) bool {
 		if b.Seq == last {
 			same = b.At == at
 		}
@@ -146,7 +170,7 @@ func (u *subscription) resync(ctx context.Context, live *kvindex.Batch) {
 	}
 	u.resynced = time.Now()
 	begun := false
-	err := u.history(ctx, 0, func(b *kvindex.Batch) bool {
+	err := u.pull(ctx, 0, func(b *kvindex.Batch) bool {
 		if !begun {
 			begun = true
 			u.feed.Reset(kvindex.ResetResync)

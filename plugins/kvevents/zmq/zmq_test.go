@@ -157,6 +157,36 @@ func TestAGapThatThePastNoLongerCovers(t *testing.T) {
 	}
 }
 
+// A ROUTER socket drops what it cannot queue, in the middle of an answer.
+func TestAnAnswerWithHolesIsAskedForAgain(t *testing.T) {
+	const n = 20
+	for _, c := range []struct {
+		name  string
+		drops func(seq uint64, place int) bool
+		want  int // blocks known of a chain of n
+	}{
+		{"by place", func(_ uint64, place int) bool { return place >= 4 && place < 9 }, n},
+		{"the tail", func(_ uint64, place int) bool { return place == 3 }, n},
+		{"for good", func(seq uint64, _ int) bool { return seq == 7 }, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := publish(t, "127.0.0.1", 0)
+			p.drops = c.drops
+			replay := p.replay()
+			a, b := newPrompt(1, n), newPrompt(2, 1)
+			for i := range n {
+				p.keep(vllm(a.stored(float64(i), i, i+1)))
+			}
+			p.keep(vllm(b.stored(n, 0, 1)))
+			v := watch(t, impatient(), worker("w", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
+			v.wantDepth("the last batch", "w", b, 1)
+			if got := v.depth("w", a); got != c.want {
+				t.Errorf("%d blocks of the chain, want %d; asked from %v", got, c.want, p.askedFor())
+			}
+		})
+	}
+}
+
 func TestALateJoinerIsWarm(t *testing.T) {
 	p := publish(t, "127.0.0.1", 0)
 	replay := p.replay()
