@@ -11,14 +11,14 @@ type ReplyKind uint8
 
 // The kinds. Only data, done and error come from a worker's request handler.
 const (
-	ReplyStray        ReplyKind = iota // nothing that the protocol knows
+	ReplyStray        ReplyKind = iota // against the protocol
 	ReplyData                          // bytes of the answer
 	ReplyDone                          // the end; Status is the engine's
 	ReplyError                         // the end; Data says why
 	ReplyNoResponders                  // the broker: nobody is subscribed
 	ReplyStored                        // JetStream: the request is in the stream, as message Stored
 	ReplyNotStored                     // JetStream: the stream refused the request
-	ReplyEmpty                         // the acknowledgment that a worker's client library publishes
+	ReplyEmpty                         // nothing: a client library's acknowledgment, or a broker's notice
 )
 
 // Reply is one message on a reply inbox.
@@ -84,14 +84,11 @@ func parseStatus(header map[string][]string) int {
 // worker's.
 func parseUntyped(header map[string][]string, data []byte) Reply {
 	r := Reply{Seq: -1}
-	if status, ok := first(header, "Status"); ok {
-		if status == "503" && len(data) == 0 {
-			r.Kind = ReplyNoResponders
-		}
-		return r
-	}
 	if len(data) == 0 {
 		r.Kind = ReplyEmpty
+		if status, _ := first(header, "Status"); status == "503" {
+			r.Kind = ReplyNoResponders
+		}
 		return r
 	}
 	if len(data) > 4096 || data[0] != '{' { // no acknowledgment is that long

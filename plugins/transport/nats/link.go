@@ -1,0 +1,218 @@
+package nats
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"pointsman/forward"
+	"pointsman/wire"
+)
+
+// Timing of the connection. A broker that does not answer two pings is gone.
+const (
+	pingInterval = 10 * time.Second
+	pingsOut     = 2
+	writeTimeout = 10 * time.Second
+)
+
+// errLost ends the exchanges of a connection that has ended.
+var errLost = fmt.Errorf("the connection to the NATS broker broke: %w", forward.ErrBlameless)
+
+// link is one connection to the broker and the exchanges on it. It does not
+// reconnect: what was published to it in between would be missing unnoticed.
+type link struct {
+	t      *Transport
+	nc     *nats.Conn
+	sub    *nats.Subscription
+	prefix string        // of this connection's inboxes, with the dot
+	closed chan struct{} // closed when the connection has ended
+
+	mu      sync.Mutex
+	live    map[string]*exchange // by the last part of the inbox
+	dropped int                  // messages that the client library has thrown away
+	over    bool
+}
+
+// dialer makes the client library's dials end with a context.
+type dialer struct {
+	ctx context.Context //nolint:containedctx // the library's interface has no room for it
+	d   net.Dialer
+}
+
+// Dial connects to one of the broker's addresses.
+func (d *dialer) Dial(network, address string) (net.Conn, error) {
+	return d.d.DialContext(d.ctx, network, address)
+}
+
+// dial connects to the broker.
+func (t *Transport) dial(ctx context.Context) (*link, error) {
+	l := &link{
+		t: t, closed: make(chan struct{}), live: map[string]*exchange{},
+		prefix: t.cfg.InboxPrefix + "." + rand.Text() + ".",
+	}
+	opts, err := t.options(ctx)
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts,
+		nats.ClosedHandler(func(*nats.Conn) { close(l.closed) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { l.fault(ctx, err) }),
+	)
+	l.nc, err = nats.Connect(strings.Join(t.cfg.servers(), ","), opts...)
+	if err != nil {
+		return nil, err
+	}
+	if l.sub, err = l.nc.Subscribe(l.prefix+"*", l.take); err == nil {
+		err = errors.Join(
+			l.sub.SetPendingLimits(1<<20, int(t.cfg.TotalBuffer)),
+			l.nc.FlushTimeout(max(t.cfg.ConnectWait, time.Second)),
+		)
+	}
+	if err != nil {
+		l.nc.Close()
+		return nil, fmt.Errorf("subscribe to replies: %w", err)
+	}
+	return l, nil
+}
+
+// options reads the files that the configuration names, so that each connection
+// uses what they hold at the time.
+func (t *Transport) options(ctx context.Context) ([]nats.Option, error) {
+	opts := []nats.Option{
+		nats.Name("pointsman-router-req"), nats.NoReconnect(), nats.Timeout(max(t.cfg.ConnectWait, 100*time.Millisecond)),
+		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsOut), nats.FlusherTimeout(writeTimeout),
+		nats.CustomInboxPrefix(t.cfg.InboxPrefix), nats.SetCustomDialer(&dialer{ctx: ctx}),
+	}
+	if t.cfg.Credentials != "" {
+		opts = append(opts, nats.UserCredentials(t.cfg.Credentials))
+	}
+	if t.cfg.NkeySeed != "" {
+		nkey, err := nats.NkeyOptionFromSeed(t.cfg.NkeySeed)
+		if err != nil {
+			return nil, fmt.Errorf("nkey seed %s: %w", t.cfg.NkeySeed, err)
+		}
+		opts = append(opts, nkey)
+	}
+	if t.cfg.Token != "" {
+		opts = append(opts, nats.Token(t.cfg.Token))
+	}
+	if t.cfg.CA != "" {
+		opts = append(opts, nats.RootCAs(t.cfg.CA))
+	}
+	if t.cfg.Cert != "" {
+		opts = append(opts, nats.ClientCert(t.cfg.Cert, t.cfg.Key), nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12}))
+	}
+	return opts, nil
+}
+
+// take hands a message to its exchange. It runs on the subscription's goroutine
+// and never waits.
+func (l *link) take(m *nats.Msg) {
+	r := wire.ParseReply(m.Header, m.Data)
+	l.mu.Lock()
+	x := l.live[m.Subject[len(l.prefix):]]
+	l.mu.Unlock()
+	if r.Final() && l.gaps() { // before the frame could complete an answer with a hole
+		l.lose(errGap)
+		return
+	}
+	if x == nil {
+		if r.Kind == wire.ReplyData || r.Final() {
+			l.t.metrics.late.Inc()
+		}
+		return
+	}
+	x.push(&r)
+}
+
+// gaps reports whether the client library has thrown messages away since it was
+// last asked.
+func (l *link) gaps() bool {
+	n, err := l.sub.Dropped()
+	if err != nil {
+		return false // the subscription has ended; so will its exchanges
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	more := n > l.dropped
+	l.dropped = n
+	return more
+}
+
+// fault is told of what went wrong beside the calls.
+func (l *link) fault(ctx context.Context, err error) {
+	switch {
+	case errors.Is(err, nats.ErrSlowConsumer):
+		if l.gaps() {
+			l.lose(errGap)
+		}
+	case errors.Is(err, nats.ErrPermissionViolation):
+		l.deny(err)
+	}
+	l.t.log.LogAttrs(ctx, slog.LevelWarn, "nats reports a fault", slog.Any("error", err))
+}
+
+// deny ends the exchanges whose request the broker did not let through.
+func (l *link) deny(err error) {
+	for _, x := range l.all() {
+		if strings.Contains(err.Error(), `"`+x.subject+`"`) {
+			x.fail(errDenied)
+		}
+	}
+}
+
+// open registers an exchange; false when the connection has ended.
+func (l *link) open(x *exchange) bool {
+	x.key = rand.Text()
+	x.inbox = l.prefix + x.key
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		return false
+	}
+	l.live[x.key] = x
+	return true
+}
+
+func (l *link) forget(x *exchange) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.live, x.key)
+}
+
+func (l *link) all() []*exchange {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]*exchange, 0, len(l.live))
+	for _, x := range l.live {
+		out = append(out, x)
+	}
+	return out
+}
+
+// lose ends every exchange with err.
+func (l *link) lose(err error) {
+	for _, x := range l.all() {
+		x.fail(err)
+	}
+}
+
+// end closes the connection, when it is not closed, and ends its exchanges.
+func (l *link) end() {
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	l.nc.Close()
+	<-l.closed
+	l.lose(errLost)
+}

@@ -1,0 +1,180 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"pointsman/fleet"
+	"pointsman/forward"
+	"pointsman/wire"
+)
+
+// Waits between attempts to connect.
+const (
+	firstWait   = 50 * time.Millisecond
+	longestWait = 2 * time.Second
+	deniedWait  = time.Second // at least, when the broker refused us
+	lastFlush   = time.Second // for what is still to be sent at the end
+)
+
+// Transport sends requests through a broker. Make it with [New], and run it:
+// without a connection every request is answered 503.
+type Transport struct {
+	cfg      Config
+	log      *slog.Logger
+	metrics  *metrics
+	link     atomic.Pointer[link] // nil while there is no connection
+	buffered atomic.Int64         // bytes in the queues of all exchanges
+	rooms    rooms
+	chores   chores
+	bufs     sync.Pool // *[]byte, for envelopes
+}
+
+var _ forward.Transport = (*Transport)(nil)
+
+// New returns a transport. It does not connect: see [Transport.Run].
+func New(cfg Config, log *slog.Logger) (*Transport, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	t := &Transport{cfg: cfg, log: log, metrics: newMetrics()}
+	t.metrics.buffered(&t.buffered)
+	t.rooms.max = cfg.MaxPending
+	t.rooms.byID = map[string]*room{}
+	t.chores.wake = make(chan struct{}, 1)
+	return t, nil
+}
+
+// Connected reports whether there is a connection to the broker.
+func (t *Transport) Connected() bool { return t.link.Load() != nil }
+
+// Run keeps a connection to the broker until ctx is done, whether or not the
+// broker is there at the start. It returns nil.
+func (t *Transport) Run(ctx context.Context) error {
+	var chores sync.WaitGroup
+	rest, stop := context.WithCancel(context.WithoutCancel(ctx)) // chores outlive ctx to send the last cancelations
+	chores.Go(func() { t.chores.run(rest, t) })
+	defer chores.Wait()
+	defer stop()
+	wait := firstWait
+	for ctx.Err() == nil {
+		l, err := t.dial(ctx)
+		if err == nil {
+			wait = firstWait
+			t.serve(ctx, l)
+			continue
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
+			wait = max(wait, deniedWait)
+		}
+		t.log.LogAttrs(ctx, slog.LevelWarn, "nats broker not reached", slog.String("servers", t.cfg.redacted()),
+			slog.Duration("retry_in", wait), slog.Any("error", err))
+		pause(ctx, wait/2+rand.N(wait)) //nolint:gosec // spread, not secrecy
+		wait = min(2*wait, longestWait)
+	}
+	return nil
+}
+
+// serve lets requests use l until it or ctx ends.
+func (t *Transport) serve(ctx context.Context, l *link) {
+	t.link.Store(l)
+	t.metrics.connected.Set(1)
+	t.metrics.connects.Inc()
+	t.log.LogAttrs(ctx, slog.LevelInfo, "nats broker connected", slog.String("servers", t.cfg.redacted()))
+	t.chores.poke()
+	select {
+	case <-ctx.Done():
+		t.chores.flush(t)
+		for _, x := range l.all() {
+			_ = l.nc.Publish(wire.CancelSubject(x.worker.ID), []byte(x.inbox))
+		}
+		_ = l.nc.FlushTimeout(lastFlush) // the connection ends in any case
+	case <-l.closed:
+		t.log.LogAttrs(ctx, slog.LevelWarn, "nats broker lost", slog.String("servers", t.cfg.redacted()), slog.Any("error", l.nc.LastError()))
+	}
+	t.link.Store(nil)
+	t.metrics.connected.Set(0)
+	l.end()
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// Do sends req to w and returns when the answer's status is known. See
+// [forward.Transport].
+func (t *Transport) Do(ctx context.Context, w *fleet.Worker, req *forward.Request) (*forward.Response, error) {
+	if refused := unfit(req); refused != nil {
+		return t.elsewhere(ctx, w, req, refused)
+	}
+	l := t.link.Load()
+	if l == nil {
+		return t.count("no_broker", unavailable("the request broker cannot be reached")), nil
+	}
+	lent, ok := t.bufs.Get().(*[]byte)
+	if !ok {
+		lent = new([]byte)
+	}
+	defer t.bufs.Put(lent)
+	data, err := appendEnvelope((*lent)[:0], req, t.cfg.WholeReplies)
+	*lent = data
+	if err != nil {
+		return t.elsewhere(ctx, w, req, notCarried(err))
+	}
+	if int64(len(data)+headerRoom) > l.nc.MaxPayload() {
+		return t.elsewhere(ctx, w, req, tooLarge(l.nc.MaxPayload()))
+	}
+	place, ok := t.rooms.enter(ctx, l, w.ID)
+	if !ok {
+		return t.count("pending_cap", busy()), nil
+	}
+	x := newExchange(t, l, w, place)
+	if !l.open(x) {
+		place.leave()
+		return t.count("no_broker", unavailable("the request broker cannot be reached")), nil
+	}
+	if err := x.publish(data); err != nil {
+		x.abandon()
+		return t.count("no_broker", unavailable("the request broker did not take the request")), nil
+	}
+	return x.answer(ctx)
+}
+
+// elsewhere gives a request that the broker cannot carry to the fallback. When
+// that has no connection to the worker, the fault is the request's.
+func (t *Transport) elsewhere(ctx context.Context, w *fleet.Worker, req *forward.Request, refused *forward.Response) (*forward.Response, error) {
+	if t.cfg.Fallback == nil || w.URL == "" {
+		return t.count("not_carried", refused), nil
+	}
+	resp, err := t.cfg.Fallback.Do(ctx, w, req)
+	var failed *forward.Error
+	if errors.As(err, &failed) && failed.Stage == forward.StageDial && ctx.Err() == nil {
+		return t.count("not_carried", refused), nil
+	}
+	t.metrics.requests.WithLabelValues("fallback").Inc()
+	return resp, err
+}
+
+// count notes how a request ended that was answered here.
+func (t *Transport) count(outcome string, r *forward.Response) *forward.Response {
+	t.metrics.requests.WithLabelValues(outcome).Inc()
+	return r
+}
