@@ -44,6 +44,7 @@ func judge(baseline, kv outcome) (demoReport, []error) {
 	promise(baseline.summary.Interrupted == 0, "%d streams were interrupted although nobody was killed", baseline.summary.Interrupted)
 	promise(kv.summary.HitRatio >= minHitShare*kv.ceiling, "hit ratio %.3f is below %.1f of the ceiling %.3f", r.HitRatio, minHitShare, r.Ceiling)
 	promise(kv.summary.TTFTp50 < baseline.summary.TTFTp50, "the median time to first token, %v, is not below round-robin's %v", kv.summary.TTFTp50, baseline.summary.TTFTp50)
+	promise(len(kv.blind) == 0, "the cache events of %v did not reach the EPP", kv.blind)
 	return r, append(append(faults, strangers(&kv)...), failures(baseline, kv)...)
 }
 

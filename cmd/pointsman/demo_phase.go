@@ -36,6 +36,7 @@ type outcome struct {
 	ceiling float64
 	victim  string    // ID of the killed worker
 	killed  time.Time // zero when nobody was
+	blind   []string  // living engines whose cache events the EPP did not follow
 }
 
 // phase starts a fleet with empty caches, runs the plan against it, and stops it.
@@ -75,6 +76,9 @@ func (d *demonstration) phase(ctx context.Context, p phase) (result outcome, err
 	}
 	result.summary = traffic.Summarize(result.results)
 	result.ceiling = traffic.CeilingOf(result.results, demoBlock)
+	if result.blind, err = unfollowed(ctx, s, result.victim); err != nil {
+		return outcome{}, err
+	}
 	d.view.summary(p.name, &result)
 	if p.stay {
 		d.stay(ctx, s)
@@ -125,6 +129,25 @@ func (d *demonstration) strike(ctx context.Context, t *tracker, s *stack.Stack, 
 		}
 	}
 	return fmt.Errorf("no engine is called %q, as the answers' header %s says", victim, traffic.WorkerHeader)
+}
+
+// exactMode is pointsman_kvindex_mode of a worker whose cache events arrive.
+const exactMode = 2
+
+// unfollowed returns the engines but the victim whose caches the EPP knows from
+// its own predictions only.
+func unfollowed(ctx context.Context, s *stack.Stack, victim string) ([]string, error) {
+	m, err := s.Metrics(ctx, s.EPPs[0].Admin)
+	if err != nil {
+		return nil, fmt.Errorf("demo: %w", err)
+	}
+	var blind []string
+	for _, w := range s.Workers {
+		if w.ID != victim && m.Sum("pointsman_kvindex_mode", map[string]string{"worker_id": w.ID}) != exactMode {
+			blind = append(blind, w.ID)
+		}
+	}
+	return blind, nil
 }
 
 // stay leaves the fleet up until ctx is done.

@@ -73,6 +73,7 @@ func TestTheDemoKeepsItsPromisesOrSaysWhichItBroke(t *testing.T) {
 			*kv = withResult(*kv, at("x", "v", 130, 140, "interrupted"))
 		}, "not killed under it"},
 		{"nobody was killed", func(_, kv *outcome) { kv.victim = "" }, "none was killed"},
+		{"events that do not arrive", func(_, kv *outcome) { kv.blind = []string{"a:1"} }, "the cache events of [a:1] did not reach the EPP"},
 		{"too few hits", func(_, kv *outcome) { kv.summary.HitRatio = .39 }, "below 0.8 of the ceiling"},
 		{"slower than round-robin", func(_, kv *outcome) { kv.summary.TTFTp50 = 90 * ms }, "not below round-robin's"},
 		{"an interruption without a kill", func(b, _ *outcome) {
