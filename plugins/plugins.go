@@ -17,7 +17,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pointsman/fleet"
+	"pointsman/forward"
 	"pointsman/kvindex"
+	"pointsman/plugins/connector/atom"
+	"pointsman/plugins/connector/nixl"
+	"pointsman/plugins/connector/sglang"
+	"pointsman/plugins/connector/vllmmooncake"
+	"pointsman/plugins/connector/vllmmoriio"
 	"pointsman/plugins/discovery/etcd"
 	"pointsman/plugins/discovery/static"
 	"pointsman/plugins/kvevents/zmq"
@@ -56,6 +62,17 @@ var KVEvents = map[string]func(Settings, *fleet.Store, *kvindex.Index, *slog.Log
 	"zmq": func(s Settings, store *fleet.Store, index *kvindex.Index, log *slog.Logger) (Events, error) {
 		return zmq.New(s.ZMQ, store, index, log)
 	},
+}
+
+// Connectors are the prefill/decode protocols, by the name that workers register
+// as disagg_meta.protocol. They keep no state.
+var Connectors = map[string]forward.Connector{
+	atom.Protocol:            atom.Connector{},
+	nixl.Protocol:            nixl.Connector{},
+	sglang.Protocol:          sglang.Connector{},
+	vllmmooncake.Protocol:    vllmmooncake.Connector{},
+	vllmmoriio.ReadProtocol:  vllmmoriio.Read{},
+	vllmmoriio.WriteProtocol: vllmmoriio.Write{},
 }
 
 // Names returns what a table offers, for help and error texts.
