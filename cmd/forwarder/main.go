@@ -3,36 +3,8 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
-
 	"pointsman/config"
 	"pointsman/internal/assemble"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := program(ctx, os.Args[1:]); err != nil && !errors.Is(err, config.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "forwarder:", err)
-		os.Exit(1)
-	}
-}
-
-// program returns when ctx is done and all streams have ended.
-func program(ctx context.Context, args []string) error {
-	cfg, err := config.Parse(config.Forwarder, args, os.LookupEnv, os.Stdout)
-	if err != nil {
-		return err
-	}
-	assemble.TuneGC()
-	core, err := assemble.New(cfg, assemble.Logger(cfg, os.Stderr))
-	if err != nil {
-		return err
-	}
-	return serve(ctx, core)
-}
+func main() { assemble.Main(config.Forwarder, serve) }

@@ -9,8 +9,8 @@ import (
 	"pointsman/config"
 )
 
-// Logger returns the program's logger as cfg asks for it.
-func Logger(cfg *config.Config, w io.Writer) *slog.Logger {
+// logger returns the program's logger as cfg asks for it.
+func logger(cfg *config.Config, w io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(cfg.LogLevel)) // config took no other words
 	opts := &slog.HandlerOptions{Level: level}
@@ -24,9 +24,9 @@ func Logger(cfg *config.Config, w io.Writer) *slog.Logger {
 // a small request.
 const gcPercent = 400
 
-// TuneGC sets the collector's pace unless the operator did. With GOMEMLIMIT
+// tuneGC sets the collector's pace unless the operator did. With GOMEMLIMIT
 // set, which a container should, memory stays bounded all the same.
-func TuneGC() {
+func tuneGC() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}

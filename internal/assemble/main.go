@@ -1,0 +1,37 @@
+package assemble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"pointsman/config"
+)
+
+// Main is the main of both programs: settings, parts, then serve until a signal
+// and the drain it starts are over. It exits the process on a fault.
+func Main(prog config.Program, serve func(ctx context.Context, core *Core) error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := program(ctx, prog, os.Args[1:], serve)
+	stop()
+	if err != nil && !errors.Is(err, config.ErrHelp) {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", prog, err)
+		os.Exit(1)
+	}
+}
+
+func program(ctx context.Context, prog config.Program, args []string, serve func(ctx context.Context, core *Core) error) error {
+	cfg, err := config.Parse(prog, args, os.LookupEnv, os.Stdout)
+	if err != nil {
+		return err
+	}
+	tuneGC()
+	core, err := New(cfg, logger(cfg, os.Stderr))
+	if err != nil {
+		return err
+	}
+	return serve(ctx, core)
+}
