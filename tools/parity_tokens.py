@@ -8,7 +8,7 @@ TestParity` encode them: with a cold word cache, with a warm one, and through th
 prefix cache as a growing prompt. The last line is one JSON object; the exit code
 is 1 when anything differs.
 
-usage: tools/parity_tokens.py [--models qwen3,gpt2] [--texts 3000] [--fuzz 20000] [--no-sweep] [--more]
+usage: tools/parity_tokens.py [--models qwen3,gpt2] [--texts 3000] [--fuzz 20000] [--no-sweep] [--more] [--prepare]
 """
 
 import argparse
@@ -234,6 +234,7 @@ def main():
     parser.add_argument("--fuzz", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-sweep", dest="sweep", action="store_false")
+    parser.add_argument("--prepare", action="store_true", help="only fetch, and print where things are as JSON")
     parser.add_argument("--record", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.record:
@@ -242,6 +243,9 @@ def main():
         return
     models = args.models.split(",") + (MORE if args.more else [])
     python = prepare(models)
+    if args.prepare:
+        print(json.dumps({"python": str(python), "models": {m: str(HOME / m) for m in models}}))
+        return
     env = dict(os.environ, TOKENIZERS_PARALLELISM="false")
     total = {"models": 0, "texts": 0, "mismatches": 0}
     for model in models:

@@ -17,6 +17,7 @@ type encoder struct {
 	window [2][]uint32
 	pair   []byte
 	joined []uint32
+	beside [2]uint32 // the pair that sideBySide found true last; 0, 0 is none
 
 	norm  [2][]byte  // of the normalizer's steps
 	late  []byte     // of the pre-tokenizer, where it changes text
@@ -46,7 +47,7 @@ func (e *encoder) part(dst []uint32, w []byte, piece uint64) []uint32 {
 			return e.pieces(dst, w, at)
 		}
 	}
-	if len(w) >= 2*windowBytes && !m.gaps && m.longest*4 <= windowBytes {
+	if len(w) >= 2*windowBytes && !m.gaps && m.longest <= windowBytes/2 {
 		return e.windows(dst, w)
 	}
 	return e.merge(m, dst, w)
@@ -180,7 +181,14 @@ func (e *encoder) sideBySide(a, b uint32) bool {
 	if loneA || loneB {
 		return true // no merge takes a byte fallback; see checkFallback
 	}
+	if e.beside == [2]uint32{a, b} && a|b != 0 {
+		return true
+	}
 	e.pair = append(append(e.pair[:0], e.m.bytes(a)...), e.m.bytes(b)...)
 	e.joined = e.merge(e.m, e.joined[:0], e.pair)
-	return len(e.joined) == 2 && e.joined[0] == a && e.joined[1] == b
+	if len(e.joined) != 2 || e.joined[0] != a || e.joined[1] != b {
+		return false
+	}
+	e.beside = [2]uint32{a, b}
+	return true
 }

@@ -1,7 +1,6 @@
 package tokens
 
 import (
-	"math/rand/v2"
 	"sync"
 	"unicode/utf8"
 
@@ -18,13 +17,14 @@ import (
 //
 // It may be shared by goroutines and tokenizers.
 type PrefixCache struct {
+	step   int // the least size of a stretch in bytes
 	shards [prefixShards]prefixShard
 }
 
 const (
 	prefixShards = 16
-	stretchBytes = 1024 // the least size of a stretch
-	stretchMost  = 8192 // how far a place to cut is looked for
+	stretchBytes = 1024
+	leastRing    = 1 << 15
 )
 
 type prefixShard struct {
@@ -46,17 +46,16 @@ type prefixEntry struct {
 type prefixKeep struct {
 	key xxh3.Uint128
 	age uint64
-	n   int
 }
 
 // NewPrefixCache returns a cache that holds at most about size bytes. A cached id
 // costs 4 bytes, a stretch about 100 more.
 func NewPrefixCache(size int) *PrefixCache {
-	c := &PrefixCache{}
+	c := &PrefixCache{step: stretchBytes}
 	for i := range c.shards {
 		s := &c.shards[i]
 		s.at = map[xxh3.Uint128]prefixEntry{}
-		s.ids = make([]uint32, max(size/prefixShards/5, 4*stretchMost))
+		s.ids = make([]uint32, max(size/prefixShards/5, leastRing))
 	}
 	return c
 }
@@ -73,7 +72,7 @@ func (c *PrefixCache) Encode(t *Tokenizer, dst []uint32, text []byte, specials S
 	}
 	from := 0
 	for {
-		to := t.nextCut(text, from+stretchBytes, from+stretchMost)
+		to := t.nextCut(text, from+c.step)
 		if to < 0 {
 			break
 		}
@@ -154,30 +153,7 @@ func (s *prefixShard) write(key xxh3.Uint128, ids []uint32) {
 	}
 	copy(s.ids[s.head:], ids)
 	s.at[key] = prefixEntry{from: s.head, n: len(ids), age: s.next}
-	s.order = append(s.order, prefixKeep{key: key, age: s.next, n: len(ids)})
+	s.order = append(s.order, prefixKeep{key: key, age: s.next})
 	s.head += len(ids)
 	s.next = end
-}
-
-// cutRules say at which places a text of this tokenizer may be cut.
-type cutRules struct {
-	words  bool // before a space between letters
-	lines  bool // after a line feed, before a letter
-	stops  bool // before 。 or ， after a Chinese character
-	spaces []byte
-}
-
-func newSeed() uint64 { return rand.Uint64() }
-
-func (t *Tokenizer) setCuts() {}
-
-func (t *Tokenizer) nextCut([]byte, int, int) int { return -1 }
-
-// dropCaches forgets all cached words.
-func (t *Tokenizer) dropCaches() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, e := range t.free {
-		e.cache.clear()
-	}
 }

@@ -10,6 +10,7 @@ import (
 type preTokenizer struct {
 	byteLevel   bool
 	split       splitter // nil: all of it is one word
+	breaks      bool     // split knows line feeds: all but GPT-2's
 	prefixSpace bool     // ByteLevel add_prefix_space
 	meta        *metaspace
 }
@@ -119,6 +120,7 @@ func (p *preTokenizer) readByteLevel(t *unicodeTables, parts []preTokenizerFile,
 	if p.split = splitterFor(t, patterns); p.split == nil {
 		return unsupported("pre_tokenizer", "unknown pattern %q", patterns)
 	}
+	p.breaks = patterns[0] != patternGPT2
 	return nil
 }
 
