@@ -1,0 +1,83 @@
+package kubernetes
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// frontendName is the container that Infera's operator appends to each worker's
+// Pod (Infera deploy/operator/internal/controller/gaie.go).
+const frontendName = "infera-frontend"
+
+// workerContainer returns the name of the container whose engine listens on
+// port: the one that declares it, else the first that is not the frontend, since
+// the operator appends that one. configured overrides both.
+func workerContainer(p *corev1.Pod, configured string, port int) string {
+	if configured != "" {
+		return configured
+	}
+	first := ""
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		if slices.ContainsFunc(c.Ports, func(cp corev1.ContainerPort) bool { return int(cp.ContainerPort) == port }) {
+			return c.Name
+		}
+		if first == "" && c.Name != frontendName {
+			first = c.Name
+		}
+	}
+	return first
+}
+
+// containerStatus returns what the kubelet says of a container, nil when it has
+// said nothing. A configured worker may be a restartable init container.
+func containerStatus(p *corev1.Pod, name string) *corev1.ContainerStatus {
+	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// condition returns a condition's status, Unknown when the Pod has none.
+func condition(p *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
+	for _, c := range p.Status.Conditions {
+		if c.Type == kind {
+			return c.Status
+		}
+	}
+	return corev1.ConditionUnknown
+}
+
+// ready reports whether p's worker, in container c, may get requests.
+func (r Readiness) ready(p *corev1.Pod, c *corev1.ContainerStatus) bool {
+	switch r {
+	case ReadyOff:
+		return true
+	case ReadyPod:
+		return condition(p, corev1.PodReady) == corev1.ConditionTrue
+	default:
+		// All containers Ready and the Pod not: its node is lost, or a gate is shut.
+		lost := condition(p, corev1.PodReady) == corev1.ConditionFalse &&
+			condition(p, corev1.ContainersReady) == corev1.ConditionTrue
+		return c != nil && c.Ready && !lost
+	}
+}
+
+// down reports whether the container's process is known not to run.
+func down(c *corev1.ContainerStatus) bool {
+	return c != nil && (c.State.Terminated != nil || c.State.Waiting != nil)
+}
+
+// incarnation tells one process of a Pod's worker from the next.
+func incarnation(p *corev1.Pod, c *corev1.ContainerStatus) string {
+	id := "pod " + string(p.UID)
+	if c != nil && c.ContainerID != "" {
+		id += " container " + c.ContainerID
+	}
+	return id
+}
