@@ -24,7 +24,8 @@ func TestFlagsFillTheConfig(t *testing.T) {
 		--block-size 32 --kv-capacity-blocks 99 --prefill-tokens-per-s 5 --decode-ms-per-step 2.5 --max-num-batched-tokens 512
 		--max-num-seqs 3 --time-scale 10 --decode-cost-per-seq 40us --decode-cost-per-context-token 7ns --prefill-doubling-tokens 8 --kv-events-port 5557 --kv-replay-port 5558 --kv-replay-buffer 10 --event-loss 0.05
 		--event-delay-ms 50 --discovery-backend etcd --etcd-endpoint e:1 --etcd-prefix /p/ --etcd-lease-ttl-s 6
-		--advertise-host 10.0.0.1 --request-transport http --forwarder-endpoint 10.0.0.1:8000 --drain-timeout 1.5
+		--advertise-host 10.0.0.1 --request-transport nats --nats-server nats://b:1 --nats-req-idle-timeout 5 --nats-req-max-duration 60
+		--nats-req-max-pending 2 --nats-number-frames --nats-deaf --forwarder-endpoint 10.0.0.1:8000 --drain-timeout 1.5
 		--receipts-limit 5 --fault no_done --log-level debug`), io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -39,6 +40,7 @@ func TestFlagsFillTheConfig(t *testing.T) {
 		},
 		KV:           simengine.KVEventsConfig{Port: 5557, ReplayPort: 5558, Buffer: 10, Loss: 0.05, Delay: 50 * time.Millisecond},
 		Etcd:         simengine.EtcdConfig{Endpoint: "e:1", Prefix: "/p/", TTL: 6 * time.Second},
+		NATS:         simengine.NATSConfig{Server: "nats://b:1", MaxPending: 2, IdleTimeout: 5 * time.Second, MaxDuration: time.Minute, Number: true, Deaf: true},
 		OutputTokens: 9, ReceiptsLimit: 5, Seed: 7, Fault: simengine.Fault{Mode: "no_done"},
 		ForwarderEndpoint: "10.0.0.1:8000", DrainTimeout: 1500 * time.Millisecond,
 	}
@@ -74,7 +76,7 @@ func TestBadFlagsAreNamedAllAtOnce(t *testing.T) {
 		{"--no-such-flag", []string{"no-such-flag"}},
 		{"stray", []string{`"stray"`}},
 		{
-			"--discovery-backend zk --engine gpu --disaggregation-mode both --request-transport nats --log-level loud --block-size 0 --fault explode",
+			"--discovery-backend zk --engine gpu --disaggregation-mode both --request-transport smoke --log-level loud --block-size 0 --fault explode",
 			[]string{"--discovery-backend", "--engine", "--disaggregation-mode", "--request-transport", "--log-level", "block size", "unknown fault"},
 		},
 	} {

@@ -24,6 +24,7 @@ type options struct {
 type names struct {
 	discovery, engine, role, transport, level, fault string
 	decodeMS, delayMS, drainS, ttlS                  float64
+	natsIdleS, natsMaxS                              float64
 }
 
 // parse reads the command line. It returns pflag.ErrHelp after printing help.
@@ -83,7 +84,13 @@ func bind(fs *pflag.FlagSet, c *simengine.Config, n *names) {
 	fs.StringVar(&c.Etcd.Prefix, "etcd-prefix", c.Etcd.Prefix, "key prefix")
 	fs.Float64Var(&n.ttlS, "etcd-lease-ttl-s", c.Etcd.TTL.Seconds(), "lease, whole seconds")
 	fs.StringVar(&c.AdvertiseHost, "advertise-host", "", "registered host; empty takes --host")
-	fs.StringVar(&n.transport, "request-transport", "http", "http")
+	fs.StringVar(&n.transport, "request-transport", "http", "http or nats: how requests are announced to come")
+	fs.StringVar(&c.NATS.Server, "nats-server", "nats://127.0.0.1:4222", "broker of --request-transport nats")
+	fs.Float64Var(&n.natsIdleS, "nats-req-idle-timeout", c.NATS.IdleTimeout.Seconds(), "seconds that the engine may be silent; 0 for ever")
+	fs.Float64Var(&n.natsMaxS, "nats-req-max-duration", 0, "seconds that a request may take; 0 for no limit")
+	fs.IntVar(&c.NATS.MaxPending, "nats-req-max-pending", 0, "above 0 requests come through JetStream, as Infera's throttle has it")
+	fs.BoolVar(&c.NATS.Number, "nats-number-frames", false, "number the reply frames")
+	fs.BoolVar(&c.NATS.Deaf, "nats-deaf", false, "register, but do not subscribe")
 	fs.StringVar(&c.ForwarderEndpoint, "forwarder-endpoint", "", "host:port of this worker's forwarder, registered beside Infera's fields")
 	fs.Float64Var(&n.drainS, "drain-timeout", c.DrainTimeout.Seconds(), "seconds that SIGTERM waits for running requests")
 
@@ -112,9 +119,15 @@ func (n *names) apply(o *options) error {
 		errs = append(errs, err)
 	}
 	c.Role = role
-	if n.transport != "http" {
-		errs = append(errs, fmt.Errorf("--request-transport %q: only http is served", n.transport))
+	switch n.transport {
+	case "nats":
+	case "http":
+		c.NATS.Server = ""
+	default:
+		errs = append(errs, fmt.Errorf("--request-transport %q: give http or nats", n.transport))
 	}
+	c.NATS.IdleTimeout = scaled(n.natsIdleS, time.Second)
+	c.NATS.MaxDuration = scaled(n.natsMaxS, time.Second)
 	if err := o.level.UnmarshalText([]byte(n.level)); err != nil {
 		errs = append(errs, fmt.Errorf("--log-level %q: give debug, info, warn or error", n.level))
 	}
@@ -145,9 +158,10 @@ func usage(w io.Writer, fs *pflag.FlagSet) {
 
 It serves /v1/chat/completions, /v1/completions, /v1/messages, /v1/embeddings,
 /v1/models, /tokenize, /health and /metrics; publishes KV events over ZMQ;
-registers in etcd. GET /receipts says what it did, POST /control/fault
+takes requests over NATS; registers in etcd. GET /receipts says what it did, POST /control/fault
 {"mode","count","probability","for_ms"}, the request header %s and the body field %s
-make it misbehave, POST /control/clear-cache empties its cache, GET /control/info
+make it misbehave, POST /control/nats {"deaf":true} takes it off its broker, POST
+/control/clear-cache empties its cache, GET /control/info
 describes it (so does the line of JSON on stdout at start).
 
 Flags:

@@ -43,6 +43,7 @@ func (e *Engine) controlRoutes() http.Handler {
 		writeJSON(w, http.StatusOK, e.faults.report())
 	})
 	mux.HandleFunc("POST /control/fault", e.serveFault)
+	mux.HandleFunc("POST /control/nats", e.serveDeaf)
 	mux.HandleFunc("POST /control/clear-cache", func(w http.ResponseWriter, _ *http.Request) {
 		e.ClearCache()
 		w.WriteHeader(http.StatusNoContent)
@@ -188,6 +189,22 @@ func (e *Engine) serveFault(w http.ResponseWriter, r *http.Request) {
 	default:
 		writeJSON(w, http.StatusOK, e.faults.report())
 	}
+}
+
+// serveDeaf takes the worker off its broker, or puts it back.
+func (e *Engine) serveDeaf(w http.ResponseWriter, r *http.Request) {
+	var spec struct {
+		Deaf bool `json:"deaf"`
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<10)).Decode(&spec); err != nil {
+		writeError(w, badRequest("", "give {\"deaf\": true} or false: %v", err))
+		return
+	}
+	if err := e.SetDeaf(spec.Deaf); err != nil {
+		writeError(w, &apiError{status: http.StatusInternalServerError, kind: "InternalServerError", message: err.Error()})
+		return
+	}
+	writeJSON(w, http.StatusOK, spec)
 }
 
 // Info describes a running engine.

@@ -29,6 +29,7 @@ type Config struct {
 	Time  TimeConfig
 	KV    KVEventsConfig
 	Etcd  EtcdConfig
+	NATS  NATSConfig
 
 	OutputTokens  int    // mean output length when the request does not bound it. Default 128
 	ReceiptsLimit int    // receipts kept; the oldest leave first. Default 20000
@@ -95,6 +96,7 @@ func DefaultConfig() Config {
 		},
 		KV:            KVEventsConfig{ReplayPort: -1, Buffer: 10000},
 		Etcd:          EtcdConfig{Prefix: "/infera/workers/", TTL: 30 * time.Second},
+		NATS:          NATSConfig{IdleTimeout: 900 * time.Second},
 		OutputTokens:  128,
 		ReceiptsLimit: 20000,
 		DrainTimeout:  30 * time.Second,
@@ -129,6 +131,7 @@ func (c *Config) Validate() error {
 	check(c.KV.Loss >= 0 && c.KV.Loss <= 1, "event loss %g: give 0 to 1", c.KV.Loss)
 	check(c.KV.Delay >= 0, "event delay %s: give 0 or more", c.KV.Delay)
 	check(c.Etcd.Endpoint == "" || c.Etcd.TTL >= time.Second, "lease of %s: give at least 1s", c.Etcd.TTL)
+	check(c.NATS.MaxPending >= 0 && c.NATS.IdleTimeout >= 0 && c.NATS.MaxDuration >= 0, "nats limits: give 0 or more")
 	check(c.OutputTokens >= 1, "output tokens %d: give at least 1", c.OutputTokens)
 	check(c.ReceiptsLimit >= 1, "receipts limit %d: give at least 1", c.ReceiptsLimit)
 	if _, err := new(faults).set(c.Fault, time.Time{}); err != nil {

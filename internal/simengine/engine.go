@@ -36,7 +36,8 @@ type Engine struct {
 	registry *prometheus.Registry
 	inflight inflight
 	servers  []*http.Server
-	reg      *registrar // nil when not registered
+	reg      *registrar     // nil when not registered
+	nats     *requestServer // nil when requests come over HTTP only
 
 	life    context.Context //nolint:containedctx // the engine's life time: handlers and parts end with it
 	stop    context.CancelFunc
@@ -105,6 +106,9 @@ func (e *Engine) bind() error {
 		return err
 	}
 	e.id = net.JoinHostPort(e.advertised(), itoa(e.port()))
+	if e.cfg.NATS.Server != "" {
+		e.nats = newRequestServer(e.cfg.NATS, e.id, e.gate.Addr().String(), e.log)
+	}
 	if e.cfg.Etcd.Endpoint == "" {
 		return nil
 	}
@@ -131,7 +135,10 @@ func (e *Engine) serve() {
 	e.regStop = cancel
 	e.wg.Go(func() {
 		defer close(e.regDone)
-		if e.reg != nil {
+		if e.nats != nil { // before the registration, so that no request comes too early
+			e.nats.run(regCtx)
+		}
+		if e.reg != nil && regCtx.Err() == nil {
 			e.reg.run(regCtx)
 		}
 	})
@@ -211,9 +218,25 @@ const canaryText = "The points are set: each request takes the right track.\n"
 func (e *Engine) Worker() *fleet.Worker {
 	return &fleet.Worker{
 		ID: e.id, URL: e.URL(), Host: e.advertised(), Port: e.port(), Model: e.cfg.Model, Engine: e.cfg.Engine,
-		Role: e.cfg.Role, KVEvents: e.KVEvents(), KVReplay: e.KVReplay(), BlockSize: e.cfg.Cache.BlockSize, DPRank: -1, Transport: "http",
+		Role: e.cfg.Role, KVEvents: e.KVEvents(), KVReplay: e.KVReplay(), BlockSize: e.cfg.Cache.BlockSize, DPRank: -1, Transport: e.transport(),
 		Endpoint: e.cfg.ForwarderEndpoint, Canary: appendTokens(nil, canaryText),
 	}
+}
+
+func (e *Engine) transport() string {
+	if e.nats != nil {
+		return "nats"
+	}
+	return "http"
+}
+
+// Subscribed is closed once requests from the broker are taken; nil when the
+// engine has no NATS side.
+func (e *Engine) Subscribed() <-chan struct{} {
+	if e.nats == nil {
+		return nil
+	}
+	return e.nats.ready
 }
 
 // Info describes the engine as it is.
@@ -287,6 +310,9 @@ func (e *Engine) Drain(ctx context.Context) error {
 	err := e.deregister(ctx)
 	wait, cancel := context.WithTimeout(ctx, e.cfg.DrainTimeout)
 	defer cancel()
+	if e.nats != nil {
+		e.nats.drain(wait)
+	}
 	if !e.inflight.wait(wait) {
 		e.log.LogAttrs(ctx, slog.LevelWarn, "drain timed out", slog.Int("in_flight", e.inflight.count()))
 	}
@@ -323,6 +349,9 @@ func (e *Engine) deregister(ctx context.Context) error {
 // end stops every part and waits for it. Only the first call does anything.
 func (e *Engine) end() {
 	e.ended.Do(func() {
+		if e.nats != nil {
+			e.nats.kill()
+		}
 		for _, s := range e.servers { // before the handlers are told, so that no answer ends well
 			_ = s.Close()
 		}
