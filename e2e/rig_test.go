@@ -30,6 +30,7 @@ type rig struct {
 
 	mu     sync.Mutex
 	shared map[stack.Bootstrap]*stack.Stack
+	tests  map[*testing.T]int
 }
 
 var theRig rig
@@ -133,7 +134,7 @@ func bootstraps() []stack.Bootstrap {
 	return []stack.Bootstrap{stack.OriginalDst, stack.OverrideHost}
 }
 
-// id returns a request id that no other test uses.
+// id returns a request id that no other test, and no other run of this one, uses.
 func id(t *testing.T, suffix string) string {
 	t.Helper()
 	name := strings.Map(func(r rune) rune {
@@ -142,7 +143,23 @@ func id(t *testing.T, suffix string) string {
 		}
 		return r
 	}, t.Name())
-	return name[max(0, len(name)-80):] + "-" + suffix
+	return fmt.Sprintf("%s-%d-%s", name[max(0, len(name)-80):], theRig.number(t), suffix)
+}
+
+// number counts the tests that ask for it.
+func (r *rig) number(t *testing.T) int {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, known := r.tests[t]
+	if !known {
+		if r.tests == nil {
+			r.tests = make(map[*testing.T]int)
+		}
+		n = len(r.tests)
+		r.tests[t] = n
+	}
+	return n
 }
 
 // receipts returns what the engines know of a request id, of engines that live.
