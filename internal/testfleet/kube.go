@@ -200,6 +200,13 @@ func (k *Kube) EndWatches() {
 	k.closing = make(chan struct{})
 }
 
+// Unread returns how many listings have pages that were not read yet.
+func (k *Kube) Unread() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.pages)
+}
+
 // Requests returns how many requests with a verb came so far, refused ones too.
 func (k *Kube) Requests(verb string) int {
 	k.mu.Lock()

@@ -115,6 +115,16 @@ func (f *following) want(what string, workers ...string) {
 	f.until(what, func() bool { return f.store.Synced() && slices.Equal(f.fleet(), workers) })
 }
 
+// untilHeard waits until an event or a bookmark comes after the call.
+func (f *following) untilHeard() {
+	f.t.Helper()
+	now := time.Now()
+	f.until("an event or a bookmark", func() bool {
+		age, ok := f.store.Staleness(now)
+		return ok && age == 0
+	})
+}
+
 func (f *following) worker(id string) *fleet.Worker { return f.store.Snapshot().Worker(id) }
 
 // metric returns the sum over a metric's series, of those with the given label's

@@ -128,6 +128,7 @@ type follower struct {
 
 	contested map[string]bool // worker_ids that it was said of
 	lastErr   string          // what was said of the present outage; "" when in step
+	started   bool            // some session has listed the fleet
 	listed    bool            // the present session has listed the fleet
 	version   string          // latest that the present session knows of
 }
@@ -173,7 +174,7 @@ func (f *follower) list(ctx context.Context) error {
 	f.note(ctx, f.table.replace(all))
 	workers := f.table.workers()
 	f.feed.Replace(workers)
-	f.listed, f.lastErr = true, ""
+	f.started, f.listed, f.lastErr = true, true, ""
 	f.log.LogAttrs(ctx, slog.LevelInfo, "the fleet is in step with the API server",
 		slog.String("namespace", f.pods.namespace), slog.String("selector", f.pods.selector),
 		slog.Int("pods", len(all)), slog.Int("workers", len(workers)), slog.String("version", f.version))

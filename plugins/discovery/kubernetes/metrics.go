@@ -9,10 +9,10 @@ import (
 // metrics are the source's own numbers. What the fleet looks like and how stale
 // it is are the room fleet's.
 type metrics struct {
-	pods            *prometheus.GaugeVec
-	contested       prometheus.Gauge
-	lists, watches  prometheus.Counter
-	errors, states  *prometheus.CounterVec
+	pods           *prometheus.GaugeVec
+	contested      prometheus.Gauge
+	lists, watches prometheus.Counter
+	errors, states *prometheus.CounterVec
 }
 
 // states lists the states in the order of a worker's life.

@@ -50,6 +50,10 @@ func (f *follower) say(ctx context.Context, c change) {
 	if c.was.id() == "" && c.now.id() == "" {
 		return
 	}
+	f.metrics.changed(now)
+	if !f.started && now == stateActive {
+		return // the listing's own line counts them
+	}
 	p, level := c.now, slog.LevelInfo
 	if p == nil {
 		p = c.was
@@ -61,7 +65,6 @@ func (f *follower) say(ctx context.Context, c change) {
 	if id == "" {
 		id = c.was.id()
 	}
-	f.metrics.changed(now)
 	f.log.LogAttrs(ctx, level, "a worker's state changed", slog.String("worker_id", id),
 		slog.String("pod", p.name), slog.String("former", string(was)), slog.String("state", string(now)))
 }

@@ -1,0 +1,319 @@
+package kubernetes
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"pointsman/internal/testfleet"
+)
+
+func TestAWatchGoesOnWhereTheLastOneEnded(t *testing.T) {
+	for name, end := range map[string]func(*cluster){
+		"it ends in good order":       func(c *cluster) { c.EndWatches() },
+		"its connection is broken":    func(c *cluster) { c.Drop() },
+		"it ends again and is broken": func(c *cluster) { c.EndWatches(); c.Drop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			p := c.add("a", a)
+			c.SetBookmarks(10 * time.Millisecond)
+			f := follow(t, c.config())
+			f.want("the listing", a+" active")
+			f.untilHeard() // without a bookmark a watch proves nothing
+			watches := c.Requests("watch")
+			end(c)
+			c.delete(p)
+			c.add("b", b)
+			f.want("what changed meanwhile", b+" active")
+			f.until("another watch", func() bool { return c.Requests("watch") > watches })
+			if got := c.Requests("list"); got != 1 {
+				t.Errorf("%d listings, want 1", got)
+			}
+		})
+	}
+}
+
+// Bookmarks move a watch's version on while nothing that it selects changes, so
+// that what is forgotten meanwhile does not matter.
+func TestBookmarksKeepAWatchFromExpiring(t *testing.T) {
+	c := newCluster(t)
+	c.add("a", a)
+	c.SetBookmarks(10 * time.Millisecond)
+	f := follow(t, c.config())
+	f.want("the listing", a+" active")
+	noise := testfleet.WorkerPod(namespace, "noise", "qwen", "")
+	for i := range 20 {
+		noise.Labels["n"] = fmt.Sprint(i)
+		c.PutPod(t, noise)
+	}
+	f.untilHeard()
+	c.Compact()
+	c.EndWatches()
+	c.add("b", b)
+	f.want("a change behind it", a+" active", b+" active")
+	if got := c.Requests("list"); got != 1 {
+		t.Errorf("%d listings, want 1", got)
+	}
+}
+
+// The API server ends each watch after a while, with a bookmark.
+func TestAWatchsTimeIsUp(t *testing.T) {
+	c := newCluster(t)
+	c.add("a", a)
+	f := follow(t, impatient(c.Kubeconfig(t, "")))
+	f.want("the listing", a+" active")
+	f.until("the next watch but one", func() bool { return c.Requests("watch") >= 3 })
+	if got := c.Requests("list"); got != 1 || !f.store.Connected() {
+		t.Errorf("%d listings, want 1; connected %t", got, f.store.Connected())
+	}
+}
+
+// An API server that sends no bookmarks gives no proof that a watch works.
+func TestAWatchThatBroughtNothingIsFollowedByAListing(t *testing.T) {
+	c := newCluster(t)
+	c.SetBookmarks(0)
+	p := c.add("a", a)
+	f := follow(t, impatient(c.Kubeconfig(t, "")))
+	f.want("the listing", a+" active")
+	c.SetMute(true)
+	c.delete(p)
+	c.add("b", b)
+	f.want("the next listing", b+" active")
+	if got := f.metric("pointsman_kubernetes_errors_total", "mute"); got < 1 {
+		t.Error("the watch's muteness was not counted")
+	}
+}
+
+func TestAForgottenVersionIsFollowedByAListing(t *testing.T) {
+	c := newCluster(t)
+	p := c.add("a", a)
+	f := follow(t, c.config())
+	f.want("the listing", a+" active")
+	f.until("the watch", func() bool { return c.Requests("watch") == 1 })
+	c.SetDelay(100 * time.Millisecond)
+	c.Drop()
+	c.delete(p)
+	c.add("b", b)
+	c.Compact()
+	f.want("the present fleet", b+" active")
+	f.until("being in step", f.store.Connected)
+	if got := f.metric("pointsman_kubernetes_lists_total", ""); got < 2 {
+		t.Errorf("%v listings, want another one", got)
+	}
+}
+
+// 410 on a watch that is open.
+func TestAWatchThatExpiresIsNoOutage(t *testing.T) {
+	c := newCluster(t)
+	c.add("a", a)
+	f := follow(t, c.config())
+	f.want("the listing", a+" active")
+	f.until("the watch", func() bool { return c.Requests("watch") == 1 })
+	noise := testfleet.WorkerPod(namespace, "noise", "qwen", "")
+	c.SetMute(true)
+	c.PutPod(t, noise)
+	c.SetMute(false)
+	c.EndWatches()
+	c.Compact()
+	c.add("b", b)
+	f.want("the present fleet", a+" active", b+" active")
+	if f.log.count("out of step") != 0 {
+		t.Errorf("it was called an outage:\n%s", f.log)
+	}
+}
+
+func TestAnAPIServerThatIsDownAtTheStart(t *testing.T) {
+	c := newCluster(t)
+	c.add("a", a)
+	c.Stop()
+	f := follow(t, c.config())
+	f.until("the complaint", func() bool { return f.log.count("out of step") == 1 })
+	if f.store.Synced() || f.store.Connected() {
+		t.Error("in step with an API server that is down")
+	}
+	f.until("several attempts", func() bool { return f.metric("pointsman_kubernetes_errors_total", "unreachable") >= 4 })
+	if got := f.log.count("out of step"); got != 1 {
+		t.Errorf("said %d times, want once:\n%s", got, f.log)
+	}
+	c.Start(t)
+	f.want("the listing", a+" active")
+}
+
+func TestAnAPIServerThatIsDownLater(t *testing.T) {
+	c := newCluster(t)
+	p := c.add("a", a)
+	f := follow(t, c.config())
+	f.want("the listing", a+" active")
+	c.Stop()
+	f.until("noticing", func() bool { return !f.store.Connected() })
+	f.want("the last known fleet", a+" active")
+	c.delete(p)
+	c.add("b", b)
+	c.Start(t)
+	f.want("the present fleet", b+" active")
+	f.until("being in step", f.store.Connected)
+	if got := f.metric("pointsman_kubernetes_errors_total", "unreachable"); got < 1 {
+		t.Error("the outage was not counted")
+	}
+}
+
+func TestASlowAPIServer(t *testing.T) {
+	c := newCluster(t)
+	c.add("a", a)
+	c.SetDelay(time.Hour)
+	cfg := c.config()
+	cfg.Timeout = 200 * time.Millisecond
+	f := follow(t, cfg)
+	f.until("the complaint", func() bool { return f.log.count("no answer within 200ms") > 0 })
+	c.SetDelay(50 * time.Millisecond)
+	f.want("the listing", a+" active")
+}
+
+// D3: a connection that stays open and carries nothing.
+func TestD3ASilentConnectionIsNoticedAndMadeUpFor(t *testing.T) {
+	c := newCluster(t)
+	p := c.add("a", a)
+	proxy := testfleet.StartProxy(t, strings.TrimPrefix(c.URL, "https://"))
+	f := follow(t, impatient(c.Kubeconfig(t, proxy.Address)))
+	f.want("the listing", a+" active")
+	f.until("the watch", func() bool { return c.Requests("watch") > 0 })
+	proxy.Freeze()
+	c.delete(p)
+	c.add("b", b)
+	f.until("noticing", func() bool { return !f.store.Connected() })
+	if got := f.log.count("no sign of life"); got != 1 {
+		t.Errorf("the silence was said %d times, want once:\n%s", got, f.log)
+	}
+	f.want("the last known fleet", a+" active")
+	proxy.Thaw()
+	f.want("the present fleet", b+" active")
+}
+
+func TestAMissingPermissionIsSaidClearlyAndWaitedFor(t *testing.T) {
+	for _, verb := range []string{"list", "watch"} {
+		t.Run(verb, func(t *testing.T) {
+			c := newCluster(t)
+			c.add("a", a)
+			c.Deny(testfleet.KubePods, verb)
+			f := follow(t, c.config())
+			f.until("several attempts", func() bool { return c.Requests(verb) >= 4 })
+			want := verb + ` pods in namespace \"serving\" of ` + c.URL + ": not allowed: grant it with a Role"
+			if got := f.log.count(want); verb == "list" && got != 1 || got == 0 {
+				t.Errorf("said %d times, want once: %s\n%s", got, want, f.log)
+			}
+			if f.log.count("--verb=get,list,watch --resource=pods") == 0 || f.log.count("system:serviceaccount:test:test") == 0 {
+				t.Errorf("neither the remedy nor the account is said:\n%s", f.log)
+			}
+			if got := f.metric("pointsman_kubernetes_errors_total", "forbidden"); got < 3 {
+				t.Errorf("%v refusals counted", got)
+			}
+			c.Allow(testfleet.KubePods, verb)
+			f.until("being in step", f.store.Connected)
+			c.add("b", b)
+			f.want("a change", a+" active", b+" active")
+		})
+	}
+}
+
+func TestCredentialsThatAreNotAccepted(t *testing.T) {
+	c := newCluster(t)
+	path := c.Kubeconfig(t, "")
+	c.add("a", a)
+	token := c.Token
+	c.Stop()
+	c.Token = "another"
+	c.Start(t)
+	f := follow(t, patient(path))
+	f.until("the complaint", func() bool { return f.log.count("the credentials are not accepted") == 1 })
+	c.Stop()
+	c.Token = token
+	c.Start(t)
+	f.want("the listing", a+" active")
+}
+
+func TestAThousandPodsInPages(t *testing.T) {
+	c := newCluster(t)
+	var want []string
+	for i := range 1000 {
+		id := fmt.Sprintf("10.%d.%d.1:30000", i/250, i%250)
+		c.add(fmt.Sprintf("w-%04d", i), id)
+		want = append(want, id+" active")
+	}
+	slices.Sort(want)
+	cfg := c.config()
+	cfg.Page = 300
+	f := follow(t, cfg)
+	f.want("all of them", want...)
+	if got := c.Requests("list"); got != 4 {
+		t.Errorf("%d pages, want 4", got)
+	}
+	c.Drop() // nothing may be lost or doubled by another listing
+	c.Compact()
+	c.add("one-more", "10.9.9.9:30000")
+	f.want("all and one more", append(want, "10.9.9.9:30000 active")...)
+}
+
+// A listing whose snapshot is forgotten between two pages is read anew, whole.
+func TestAListingThatExpiresBetweenItsPages(t *testing.T) {
+	c := newCluster(t)
+	for i := range 10 {
+		c.add(fmt.Sprintf("w-%d", i), fmt.Sprintf("10.0.0.%d:30000", i))
+	}
+	cfg := c.config()
+	cfg.Page = 3
+	c.SetDelay(50 * time.Millisecond)
+	f := follow(t, cfg)
+	f.until("the first page", func() bool { return c.Unread() == 1 })
+	c.Compact() // before the next page's request is looked at
+	f.until("the listing", func() bool { return len(f.fleet()) == 10 })
+	if f.log.count("out of step") != 0 {
+		t.Errorf("it was called an outage:\n%s", f.log)
+	}
+	if got := f.metric("pointsman_kubernetes_lists_total", ""); got != 1 {
+		t.Errorf("%v listings, want 1", got)
+	}
+	if got := c.Requests("list"); got != 3 {
+		t.Errorf("%d pages, want 3: the first, the refused second, and all at once", got)
+	}
+}
+
+func TestAnAPIServerThatAsksForPatienceGetsIt(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		want time.Duration
+	}{
+		{errMute, 0},
+		{apierrors.NewTooManyRequests("busy", 7), 7 * time.Second},
+		{fmt.Errorf("list pods: %w", apierrors.NewTooManyRequests("busy", 7)), 7 * time.Second},
+		{apierrors.NewTooManyRequests("very busy", 3600), 30 * time.Second},
+	} {
+		if got := asked(tc.err, 30*time.Second); got != tc.want {
+			t.Errorf("%v: %v, want %v", tc.err, got, tc.want)
+		}
+	}
+}
+
+func TestWhatWentWrongHasAFixedSetOfNames(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for want, err := range map[string]error{
+		"silence":      fmt.Errorf("%w for 1s", errSilence),
+		"mute":         errMute,
+		"expired":      apierrors.NewResourceExpired("too old"),
+		"forbidden":    fmt.Errorf("list: %w", apierrors.NewForbidden(pods, "", nil)),
+		"unauthorized": apierrors.NewUnauthorized("who"),
+		"throttled":    apierrors.NewTooManyRequests("busy", 1),
+		"server":       apierrors.NewInternalError(io.ErrUnexpectedEOF),
+		"unreachable":  io.EOF,
+	} {
+		if got := reason(err); got != want {
+			t.Errorf("%v: %q, want %q", err, got, want)
+		}
+	}
+}
