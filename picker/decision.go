@@ -15,6 +15,7 @@ type Decision struct {
 	Rank        int           // of a rank-multiplexed worker; -1 for none
 	Prefill     *fleet.Worker // of a pair; nil for none
 	PrefillRank int           // -1 for none
+	PrefillHit  int           // tokens of the prompt that Prefill was believed to hold
 	HitTokens   int           // tokens of the prompt that Worker was believed to hold, promised ones included
 	Reason      string        // how the prompt was known: the request's label, or no_match, no_events
 
@@ -24,7 +25,8 @@ type Decision struct {
 }
 
 // FirstToken says that the worker has answered the request's first token at now:
-// the prompt is in its cache. The first call counts; after Done it does nothing.
+// the prompt is in its cache, and a pair's prefill worker has done its part. The
+// first call counts; after Done it does nothing.
 func (d *Decision) FirstToken(now time.Time) {
 	if d.rec == nil {
 		return
@@ -36,37 +38,94 @@ func (d *Decision) FirstToken(now time.Time) {
 		return
 	}
 	rec.first = true
-	copied := rec.legs
-	legs := copied[:rec.n]
-	for i := range legs {
-		l := &legs[i]
-		l.first()
-		if l.told = l.told && !l.t.gone; l.told {
-			l.node.refs++ // its hashes are read outside the lock
+	var copied [2]leg
+	told := copied[:0]
+	for i := range rec.legs[:rec.n] {
+		l := &rec.legs[i]
+		if l.over {
+			continue
+		}
+		if l.seen(); l.hold() {
+			told = append(told, *l)
+		}
+		if i > 0 {
+			p.giveBack(l, true)
 		}
 	}
 	p.mu.Unlock()
-	told := false
-	for i := range legs {
-		if l := &legs[i]; l.told {
-			p.index.Present(l.in, l.node.hashes, now)
-			told = true
-		}
+	p.present(now, told)
+}
+
+// hold keeps l's hashes, which the index is to be told of, past the lock. It
+// reports whether it is to be told.
+func (l *leg) hold() bool {
+	if l.told = l.told && !l.t.gone; l.told {
+		l.node.refs++
 	}
-	if !told {
+	return l.told
+}
+
+// present tells the index what the legs, which hold has kept, have computed.
+func (p *Picker) present(now time.Time, legs []leg) {
+	if len(legs) == 0 {
 		return
+	}
+	for i := range legs {
+		p.index.Present(legs[i].in, legs[i].node.hashes, now)
 	}
 	p.mu.Lock()
 	for i := range legs {
-		if l := &legs[i]; l.told {
-			l.t.led.drop(l.node, &p.nodes)
-		}
+		legs[i].t.led.drop(legs[i].node, &p.nodes)
 	}
 	p.mu.Unlock()
 }
 
+// giveBack ends the load of l.
+func (p *Picker) giveBack(l *leg, hadFirst bool) {
+	if l.over {
+		return
+	}
+	l.over = true
+	l.stop(hadFirst, &p.nodes)
+	if l.t.gone && l.t.requests == 0 && p.targets[l.t.key] == l.t {
+		delete(p.targets, l.t.key)
+	}
+}
+
+// PrefillDone says that the prefill leg of a pair has ended, and how: its load is
+// given back and its circuit learns. Only the first call before Done counts;
+// without one, nothing is learned of the prefill worker.
+func (d *Decision) PrefillDone(now time.Time, o breaker.Outcome) {
+	if d.rec == nil {
+		return
+	}
+	p, rec := d.p, d.rec
+	p.mu.Lock()
+	if rec.gen != d.gen || rec.n < 2 || rec.legs[1].settled {
+		p.mu.Unlock()
+		return
+	}
+	l := &rec.legs[1]
+	l.settled = true
+	var copied [1]leg
+	told := copied[:0]
+	if !l.over {
+		if o == breaker.Success {
+			if l.seen(); l.hold() {
+				told = append(told, *l)
+			}
+		}
+		p.giveBack(l, o == breaker.Success)
+	}
+	permit := l.permit
+	p.mu.Unlock()
+	permit.Done(now, o)
+	p.present(now, told)
+}
+
 // Done gives back what the pick reserved, and tells the breaker how the request
-// ended. Only the first call on any copy counts.
+// ended: the worker, which in a pair is the decode worker. Only the first call on
+// any copy counts.
 func (d *Decision) Done(now time.Time, o breaker.Outcome) {
 	if d.rec == nil {
 		return
@@ -77,23 +136,21 @@ func (d *Decision) Done(now time.Time, o breaker.Outcome) {
 		p.mu.Unlock()
 		return
 	}
-	copied, hadFirst := rec.legs, rec.first
+	for i := range rec.legs[:rec.n] {
+		p.giveBack(&rec.legs[i], rec.first)
+	}
+	copied := rec.legs
 	legs := copied[:rec.n]
 	p.records.put(rec)
-	for i := range legs {
-		l := &legs[i]
-		l.stop(hadFirst, &p.nodes)
-		if l.t.gone && l.t.requests == 0 && p.targets[l.t.key] == l.t {
-			delete(p.targets, l.t.key)
-		}
-	}
 	p.mu.Unlock()
 	p.metrics.ended(o)
 	for i := range legs {
 		if i > 0 {
 			o = breaker.Neutral // nothing is known of a pair's prefill leg
 		}
-		legs[i].permit.Done(now, o)
+		if !legs[i].settled {
+			legs[i].permit.Done(now, o)
+		}
 	}
 }
 

@@ -22,6 +22,9 @@ var (
 	// ErrOtherRole means that the worker cannot do the leg it was named for: a
 	// prefill or decode worker alone, or a pair whose roles are swapped.
 	ErrOtherRole = errors.New("worker has another role")
+	// ErrOtherProtocol means that the named workers have no prefill/decode
+	// protocol in common that is known here.
+	ErrOtherProtocol = errors.New("the pair's workers share no known protocol")
 )
 
 // Direct reserves the named workers without scoring the fleet: an EPP chose. An
@@ -29,7 +32,7 @@ var (
 // ranks the cheapest is taken. prefillID is "" unless the EPP chose a pair. The
 // breaker is not asked, but learns how it went.
 //
-// The permit of a pair's prefill leg is given back without an outcome.
+// A decode worker is only named alone by Request.Alone.
 func (p *Picker) Direct(now time.Time, workerID, prefillID string, req *Request) (Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -37,44 +40,45 @@ func (p *Picker) Direct(now time.Time, workerID, prefillID string, req *Request)
 	p.refresh(now)
 	want := fleet.Mixed
 	var prefill []*row
-	if prefillID != "" {
+	switch {
+	case prefillID != "":
 		want = fleet.Decode
 		rows, err := tab.named(prefillID, fleet.Prefill, req)
 		if err != nil {
 			return Decision{}, err
 		}
 		prefill = rows
+	case req.Alone:
+		want = fleet.Decode
 	}
 	worker, err := tab.named(workerID, want, req)
 	if err != nil {
 		return Decision{}, err
 	}
-	rec := p.records.get(now, req.ID)
-	var first *row
-	if prefill != nil {
-		first = prefill[p.direct(now, req, tab, prefill, rec)]
+	s := &p.sel
+	if prefill == nil {
+		i := p.direct(now, s, req, tab, worker)
+		rec := p.records.get(now, req.ID)
+		p.reserve(now, s, req, i, worker[i].t.circuit.Force(now), rec)
+		return p.decide(req, i, rec), nil
 	}
-	i := p.direct(now, req, tab, worker, rec)
-	if first != nil { // Done's outcome is the first leg's
-		rec.legs[0], rec.legs[1] = rec.legs[1], rec.legs[0]
+	if c := worker[0].class; c < 0 || c != prefill[0].class {
+		return Decision{}, fmt.Errorf("workers %q (%s) and %q (%s): %w", prefillID, prefill[0].Worker.Protocol,
+			workerID, worker[0].Worker.Protocol, ErrOtherProtocol)
 	}
-	d := p.decide(req, i, rec)
-	if first != nil {
-		d.Prefill, d.PrefillRank = first.Worker, first.Rank
-	}
-	return d, nil
+	j, i := p.direct(now, &p.pre, req, tab, prefill), p.direct(now, s, req, tab, worker)
+	s.receives = true
+	return p.reservePair(now, req, i, j, worker[i].t.circuit.Force(now), prefill[j].t.circuit.Force(now)), nil
 }
 
-// direct reserves the cheapest of rows and returns its index.
-func (p *Picker) direct(now time.Time, req *Request, tab *table, rows []*row, rec *record) int {
-	s := &p.sel
+// direct prices rows in s and returns the index of the cheapest.
+func (p *Picker) direct(now time.Time, s *selection, req *Request, tab *table, rows []*row) int {
 	w := rows[0].Worker
 	s.begin(now, req, &p.policy, tab, tab.models[w.Model], rows, weigh(p.cfg.weightOf(w.Role), req))
+	s.role = w.Role
 	s.fill(req, p.index, p.scale)
 	s.price()
-	i := s.choose(p.rand.IntN)
-	p.reserve(now, req, i, rows[i].t.circuit.Force(now), rec)
-	return i
+	return s.choose(p.rand.IntN)
 }
 
 // named returns the targets that id stands for, if they can do the leg.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"pointsman/fleet"
 	"pointsman/kvindex"
 )
 
@@ -14,9 +15,11 @@ type Record struct {
 	RequestID    string      `json:"request_id,omitempty"`
 	Model        string      `json:"model"`
 	Policy       string      `json:"policy"`
-	Reason       string      `json:"reason,omitempty"` // how the prompt was known
-	Error        string      `json:"error,omitempty"`  // why no worker was chosen
-	Chosen       string      `json:"chosen,omitempty"` // key of the target
+	Reason       string      `json:"reason,omitempty"`  // how the prompt was known
+	Error        string      `json:"error,omitempty"`   // why no worker was chosen
+	Chosen       string      `json:"chosen,omitempty"`  // key of the target
+	Leg          string      `json:"leg,omitempty"`     // prefill or decode: the pick chose a pair, and has a record for each
+	Partner      string      `json:"partner,omitempty"` // key of the pair's other target
 	AllOpen      bool        `json:"all_open,omitempty"`
 	Approx       bool        `json:"approx,omitempty"`
 	ByLoad       bool        `json:"by_load,omitempty"`
@@ -27,6 +30,7 @@ type Record struct {
 	TextWeight   float64     `json:"text_weight"`   // after role, retention and modality
 	ImageWeight  float64     `json:"image_weight"`
 	Candidates   []Candidate `json:"candidates"`
+	Prefill      *Record     `json:"prefill,omitempty"` // of [Picker.Dry]: the prefill leg of the pair
 }
 
 // Candidate is one row of a [Record].
@@ -95,8 +99,15 @@ func (p *Picker) Dry(now time.Time, req *Request) Record {
 	if err != nil {
 		return Record{Time: now, RequestID: req.ID, Model: req.Model, Policy: p.policy.name, Error: err.Error()}
 	}
+	pairs := pl.pairs && !req.NoPair
+	if pairs && p.scorePair(now, req, tab, pl, closedOnly) {
+		return p.dryPair(req)
+	}
 	s := &p.sel
 	if err := p.score(now, req, tab, pl); err != nil {
+		if pairs && p.scorePair(now, req, tab, pl, openToo) {
+			return p.dryPair(req)
+		}
 		s.err = err
 		s.blank()
 		return s.record()
@@ -117,6 +128,9 @@ func (t *trace) record() Record {
 	}
 	if t.err != nil {
 		rec.Error = t.err.Error()
+	}
+	if rec.Partner = t.partner; t.role != fleet.Mixed {
+		rec.Leg = t.role.String()
 	}
 	cost := t.price(nil)
 	for i, r := range t.rows {
@@ -154,6 +168,9 @@ func (t *trace) others(rec Record) Record {
 	for _, r := range t.pool.rest {
 		if len(t.rows) > 0 && t.rows[0].Worker == r.Worker {
 			continue // named directly
+		}
+		if t.role != fleet.Mixed && t.role == r.Worker.Role && r.Worker.Status == fleet.Active {
+			continue // a candidate of the leg
 		}
 		why := otherRole
 		if r.Worker.Status != 0 {

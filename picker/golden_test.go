@@ -91,7 +91,9 @@ func (c *conversation) do(t *testing.T, line string) {
 	}
 	switch verb {
 	case "policy":
-		c.world = newWorld(t, config(args[0], number(t, opt(args, "weight", "1"))))
+		cfg := config(args[0], number(t, opt(args, "weight", "1")))
+		cfg.PDSkipPrefillTokens = int(number(t, opt(args, "skip", "0")))
+		c.world = newWorld(t, cfg)
 	case "worker":
 		c.feed.Put(described(t, args))
 	case "remove":
@@ -111,6 +113,9 @@ func (c *conversation) do(t *testing.T, line string) {
 		c.now = t0.Add(d)
 	case "pick", "direct":
 		c.start(t, verb, args)
+	case "prefilled":
+		outcome := map[string]breaker.Outcome{"success": breaker.Success, "fault": breaker.Fault, "neutral": breaker.Neutral}
+		c.decisions[args[0]].PrefillDone(c.now, outcome[args[1]])
 	case "dry":
 		c.print(c.p.Dry(c.now, c.ask(t, args)))
 	case "times":
@@ -142,9 +147,11 @@ func (c *conversation) start(t *testing.T, verb string, args []string) {
 	}
 	c.decisions[args[0]] = &d
 	fmt.Fprintf(&c.out, "%s: ", args[0])
-	c.print(c.p.Records()[0])
+	records := c.p.Records()
+	c.print(records[0])
 	if d.Prefill != nil {
-		fmt.Fprintf(&c.out, "  prefill leg on %s\n", d.Prefill.ID)
+		c.out.WriteString("after ")
+		c.print(records[1])
 	}
 }
 
@@ -185,6 +192,7 @@ func (c *conversation) ask(t *testing.T, args []string) *picker.Request {
 	}
 	req.Retention = retention[opt(args, "retention", "")]
 	req.ByLoad = slices.Contains(args, "by-load")
+	req.NoPair = slices.Contains(args, "no-pair")
 	req.AnyModel = slices.Contains(args, "any-model")
 	if images := opt(args, "images", ""); images != "" {
 		req.Multimodal = true
@@ -207,6 +215,8 @@ func (c *conversation) ask(t *testing.T, args []string) *picker.Request {
 // print writes a record: the choice, then each candidate's cost and terms.
 func (c *conversation) print(r picker.Record) {
 	switch {
+	case r.Leg != "" && r.Partner != "":
+		fmt.Fprintf(&c.out, "%s on %s with %s hit=%d %s", r.Leg, r.Chosen, r.Partner, r.HitTokens, r.Reason)
 	case r.Error != "":
 		fmt.Fprintf(&c.out, "%s", r.Error)
 	default:
@@ -246,6 +256,11 @@ func described(t *testing.T, args []string) *fleet.Worker {
 	w.BlockSize = int(number(t, opt(args, "size", "16")))
 	w.DPSize = int(number(t, opt(args, "ranks", "0")))
 	w.Role = map[string]fleet.Role{"prefill": fleet.Prefill, "decode": fleet.Decode}[opt(args, "role", "")]
+	w.Protocol = opt(args, "protocol", "")
+	w.Engine = fleet.Engine(opt(args, "engine", "vllm"))
+	if opt(args, "events", "") != "" {
+		w.KVEvents = "tcp://" + w.ID + ":5557"
+	}
 	w.Status = map[string]fleet.Status{"draining": fleet.Draining, "dead": fleet.Dead}[opt(args, "status", "")]
 	return w
 }

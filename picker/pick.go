@@ -17,6 +17,10 @@ import (
 // wins over one that holds none, unless it has more in flight; then the one with
 // less load; what is still equal is spread at random. When the circuits of all
 // candidates are open, they take turns.
+//
+// A model with prefill and decode workers that speak one protocol is served by a
+// pair, chosen together; its mixed workers serve what no pair can (Infera
+// infera/router/auto.py).
 func (p *Picker) Pick(now time.Time, req *Request) (Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -27,8 +31,19 @@ func (p *Picker) Pick(now time.Time, req *Request) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
+	pairs := pl.pairs && !req.NoPair
+	if pairs {
+		if d, ok := p.pair(now, req, tab, pl, closedOnly); ok {
+			return d, nil
+		}
+	}
 	s := &p.sel
 	if err := p.score(now, req, tab, pl); err != nil {
+		if pairs {
+			if d, ok := p.pair(now, req, tab, pl, openToo); ok {
+				return d, nil
+			}
+		}
 		p.ring.refused(&s.trace, err)
 		return Decision{}, err
 	}
@@ -37,7 +52,7 @@ func (p *Picker) Pick(now time.Time, req *Request) (Decision, error) {
 		p.metrics.allOpen.Inc()
 	}
 	rec := p.records.get(now, req.ID)
-	p.reserve(now, req, i, permit, rec)
+	p.reserve(now, s, req, i, permit, rec)
 	return p.decide(req, i, rec), nil
 }
 
@@ -66,8 +81,7 @@ func (p *Picker) score(now time.Time, req *Request, tab *table, pl *pool) error 
 
 // reserve takes row i for req: its load, and what the next pick is to believe of
 // its cache.
-func (p *Picker) reserve(now time.Time, req *Request, i int, permit breaker.Permit, rec *record) {
-	s := &p.sel
+func (p *Picker) reserve(now time.Time, s *selection, req *Request, i int, permit breaker.Permit, rec *record) {
 	s.chosen = i
 	t := s.rows[i].t
 	l := leg{
@@ -76,10 +90,12 @@ func (p *Picker) reserve(now time.Time, req *Request, i int, permit breaker.Perm
 		prompt: int64(max(s.total, float64(req.Tokens))),
 	}
 	hit := int64(s.in.Hit[i]) + int64(s.promised[i])
-	l.miss = max(0, l.prompt-hit)
+	if l.miss = max(0, l.prompt-hit); s.receives {
+		l.miss = 0 // another worker computes it
+	}
 	if j := listFor(s.lists, s.approx, t.size); j >= 0 {
 		b := &s.lists[j]
-		l.told = s.tell && len(b.Hashes) > 0
+		l.told = s.tell && len(b.Hashes) > 0 && s.remembers(i)
 		p.enter(&l, b, s.real(j, t, int(hit)/b.Size))
 	} else if len(s.lists) > 0 { // any list tells prompts apart
 		p.enter(&l, &s.lists[0], 0)
@@ -91,7 +107,7 @@ func (p *Picker) reserve(now time.Time, req *Request, i int, permit breaker.Perm
 	p.turn++
 	t.turn = p.turn
 	if s.policy.cache {
-		p.charge(t, s.in.Miss[i])
+		p.charge(t, s, s.in.Miss[i])
 	}
 	if len(req.Images) > 0 {
 		t.images.saw(req.Images)
@@ -120,8 +136,7 @@ const (
 
 // charge fades what every target was charged, and charges t the tokens it has to
 // prefill, or one block for a request without blocks.
-func (p *Picker) charge(t *target, miss float64) {
-	s := &p.sel
+func (p *Picker) charge(t *target, s *selection, miss float64) {
 	if s.total == 0 {
 		miss = s.pool.unit
 	}

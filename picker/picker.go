@@ -43,6 +43,10 @@ var (
 	ErrNoModel = errors.New("no worker serves this model")
 	// ErrNoWorker means that the model is known but no worker of it is usable: 503.
 	ErrNoWorker = errors.New("no active worker")
+	// ErrNoPair means that a model has prefill and decode workers but none that
+	// could serve a request together: 503. It comes as a [*PairError], and is an
+	// ErrNoWorker too.
+	ErrNoPair = errors.New("no prefill/decode pair")
 	// ErrNoEndpoint means that the gateway's subset leaves no worker: 503.
 	ErrNoEndpoint = errors.New("no worker within the given subset")
 )
@@ -90,6 +94,8 @@ type Request struct {
 	Approx     bool             // Blocks are of bytes: they fit every worker's block size
 	Reason     string           // label: exact, approx, short_prompt, no_tokens, ...; a constant, not a view
 	Retention  Retention
+	NoPair     bool     // the request cannot be split: mixed workers only
+	Alone      bool     // for [Picker.Direct]: the named decode worker is to compute the prompt itself
 	Multimodal bool     // text cannot be compared: only Images steer
 	Images     []uint64 // hashes of the image references
 	ByLoad     bool     // ignore the cache
@@ -111,6 +117,15 @@ type Config struct {
 	// decode leg of a pair; nil for OverlapWeight.
 	PrefillWeight *float64
 	DecodeWeight  *float64
+	// Protocols are the prefill/decode protocols that pairs are formed of; nil for
+	// whatever two workers have in common. A worker of another one is never
+	// picked.
+	Protocols []string
+	// PDSkipPrefillTokens lets a decode worker do without the prefill leg when it
+	// is believed to hold all but this many tokens of the prompt. It counts for
+	// engines that take such a request, which SGLang's decode workers do not.
+	// 0, the default, never skips.
+	PDSkipPrefillTokens int
 	// DestinationPort is the port at which a gateway reaches forwarders, for
 	// matching Subset. Default 8000.
 	DestinationPort int
@@ -148,6 +163,9 @@ func (c Config) Validate() error {
 	if c.DecodeWeight != nil {
 		weight("decode overlap weight", *c.DecodeWeight)
 	}
+	if c.PDSkipPrefillTokens < 0 {
+		errs = append(errs, fmt.Errorf("pd skip prefill tokens %d: want 0 (off) or more", c.PDSkipPrefillTokens))
+	}
 	if c.DestinationPort < 1 || c.DestinationPort > 65535 {
 		errs = append(errs, fmt.Errorf("destination port %d: want 1 to 65535", c.DestinationPort))
 	}
@@ -174,7 +192,9 @@ type Picker struct {
 	turn      uint64    // picks so far
 	scale     float64   // what target.recent is to be multiplied with
 	refreshed time.Time // when block sizes and modes were last read
-	sel       selection // the pick being done
+	sel       selection // the pick being done; of a pair, the decode leg
+	pre       selection // the prefill leg of the pair being picked
+	classes   []class   // memory of a pair's pick
 	nodes     nodePool
 	records   recordPool
 	ring      ring

@@ -299,7 +299,7 @@ func TestOnlyTheChosenWorkersPermitIsTaken(t *testing.T) {
 // The outcome of a pair is its decode worker's; nothing is known of the prefill leg.
 func TestPairsOutcomeIsTheDecodeWorkers(t *testing.T) {
 	p, d := worker("P"), worker("D")
-	p.Role, d.Role = fleet.Prefill, fleet.Decode
+	p.Role, d.Role, p.Protocol, d.Protocol = fleet.Prefill, fleet.Decode, "x", "x"
 	w := newWorld(t, config(picker.KVAware, 1), p, d)
 	for range 3 {
 		pair, err := w.p.Direct(w.now, "D", "P", w.request("x:160"))

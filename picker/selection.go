@@ -15,16 +15,17 @@ import (
 type exclusion uint8
 
 const (
-	eligible  exclusion = iota
-	tried               // failed for this request already
-	outside             // not within the gateway's subset
-	open                // its circuit lets nothing through
-	inactive            // draining or dead
-	otherRole           // one leg of a prefill/decode pair
+	eligible   exclusion = iota
+	tried                // failed for this request already
+	outside              // not within the gateway's subset
+	open                 // its circuit lets nothing through
+	inactive             // draining or dead
+	otherRole            // one leg of a prefill/decode pair
+	otherPeers           // no partner, or another protocol than the chosen pair's
 )
 
 func (e exclusion) String() string {
-	return [...]string{"", "tried", "outside_subset", "circuit_open", "not_active", "role"}[e]
+	return [...]string{"", "tried", "outside_subset", "circuit_open", "not_active", "role", "protocol"}[e]
 }
 
 // selection is the memory a pick works in: the trace, which an explain record
@@ -84,32 +85,41 @@ func (s *selection) filter(now time.Time, req *Request) error {
 	if s.left == 0 {
 		return s.nobody()
 	}
-	if req.HasSubset || len(req.Subset) > 0 {
-		s.mark()
-		for _, end := range req.Subset {
-			for _, r := range s.tab.ends[end] {
-				s.marks[r.n] = s.stamp
-			}
-		}
-		s.keep(outside, true)
-		if s.left == 0 {
-			return fmt.Errorf("%v: %w", s.pool, ErrNoEndpoint)
-		}
+	if s.within(req); s.left == 0 {
+		return fmt.Errorf("%v: %w", s.pool, ErrNoEndpoint)
 	}
-	if len(req.Tried) > 0 {
-		s.mark()
-		for _, id := range req.Tried {
-			for _, r := range s.tab.ids[id] {
-				s.marks[r.n] = s.stamp
-			}
-		}
-		s.keep(tried, false)
-		if s.left == 0 {
-			return fmt.Errorf("%v: %w: all were tried", s.pool, ErrNoWorker)
-		}
+	if s.skipTried(req); s.left == 0 {
+		return fmt.Errorf("%v: %w: all were tried", s.pool, ErrNoWorker)
 	}
 	s.breakers(now)
 	return nil
+}
+
+// within keeps what the gateway's subset allows.
+func (s *selection) within(req *Request) {
+	if !req.HasSubset && len(req.Subset) == 0 {
+		return
+	}
+	s.mark()
+	for _, end := range req.Subset {
+		for _, r := range s.tab.ends[end] {
+			s.marks[r.n] = s.stamp
+		}
+	}
+	s.keep(outside, true)
+}
+
+func (s *selection) skipTried(req *Request) {
+	if len(req.Tried) == 0 {
+		return
+	}
+	s.mark()
+	for _, id := range req.Tried {
+		for _, r := range s.tab.ids[id] {
+			s.marks[r.n] = s.stamp
+		}
+	}
+	s.keep(tried, false)
 }
 
 // keep excludes the eligible rows whose mark is not as wanted.
@@ -122,13 +132,17 @@ func (s *selection) keep(why exclusion, marked bool) {
 }
 
 func (s *selection) breakers(now time.Time) {
+	s.skipOpen(now)
+	if s.left == 0 {
+		s.reopen()
+	}
+}
+
+func (s *selection) skipOpen(now time.Time) {
 	for i, r := range s.rows {
 		if s.why[i] == eligible && !r.t.circuit.Allows(now) {
 			s.exclude(i, open)
 		}
-	}
-	if s.left == 0 {
-		s.reopen()
 	}
 }
 
@@ -146,9 +160,8 @@ func (s *selection) reopen() {
 // nobody says why a known model has no candidate.
 func (s *selection) nobody() error {
 	pl := s.pool
-	if pl.prefill > 0 || pl.decode > 0 {
-		return fmt.Errorf("%v: %w: it has %d prefill and %d decode workers but no mixed one, and pairs are not dispatched",
-			pl, ErrNoWorker, pl.prefill, pl.decode)
+	if p, d := len(pl.prefill), len(pl.decode); p > 0 || d > 0 {
+		return &PairError{Model: pl.model, Prefill: p, Decode: d, Paired: pl.pairs}
 	}
 	return fmt.Errorf("%v: %w: %d are draining or dead", pl, ErrNoWorker, len(pl.rest))
 }

@@ -20,13 +20,19 @@ type table struct {
 	keys   map[string]*row   // by target key
 	ids    map[string][]*row // by worker ID
 	ends   map[string][]*row // by endpoint: host:port and bare host
+	class  map[pairing]int   // by what two legs must have in common
 }
+
+// pairing is what makes two workers a pair: they speak one protocol about one
+// model (Infera defect P8).
+type pairing struct{ model, protocol string }
 
 // row is one target in one snapshot.
 type row struct {
 	fleet.Target
-	t *target
-	n int // index in table.rows
+	t     *target
+	n     int // index in table.rows
+	class int // in table.class; -1 for a worker that no pair can have
 }
 
 // pool is the targets of one model.
@@ -34,8 +40,9 @@ type pool struct {
 	model   string
 	cand    []*row                // active and mixed: what an ordinary request may go to
 	rest    []*row                // the others
-	prefill int                   // active targets of role prefill
-	decode  int                   // and of role decode
+	prefill []*row                // of these, the active ones of role prefill
+	decode  []*row                // and of role decode
+	pairs   bool                  // some of them can be paired
 	sizes   atomic.Pointer[[]int] // distinct block sizes of active targets
 	unit    float64               // tokens that stand for one block: the largest size
 }
@@ -65,13 +72,17 @@ func (p *Picker) sync() *table {
 		keys:   make(map[string]*row, len(snap.Workers)),
 		ids:    make(map[string][]*row, len(snap.Workers)),
 		ends:   make(map[string][]*row, 2*len(snap.Workers)),
+		class:  make(map[pairing]int),
 	}
 	var targets []fleet.Target
 	for _, w := range snap.Workers {
 		targets = w.Targets(targets[:0])
 		for _, tg := range targets {
-			tab.add(&row{Target: tg, t: p.arrive(tg)}, p.cfg.DestinationPort)
+			tab.add(&row{Target: tg, t: p.arrive(tg), class: p.classOf(tab, tg.Worker)}, p.cfg.DestinationPort)
 		}
+	}
+	for _, pl := range tab.models {
+		pl.pairs = pairable(pl, len(tab.class))
 	}
 	for key, t := range p.targets {
 		if tab.keys[key] == nil {
@@ -114,9 +125,9 @@ func (pl *pool) add(r *row) {
 			pl.cand = append(pl.cand, r)
 			return
 		case fleet.Prefill:
-			pl.prefill++
+			pl.prefill = append(pl.prefill, r)
 		case fleet.Decode:
-			pl.decode++
+			pl.decode = append(pl.decode, r)
 		}
 	}
 	pl.rest = append(pl.rest, r)

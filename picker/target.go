@@ -38,14 +38,16 @@ func (t *target) active() int64 { return t.led.tokens + t.plain }
 
 // leg is the reservation of one request on one target.
 type leg struct {
-	t      *target
-	in     kvindex.Instance
-	node   *node // nil for a request without blocks
-	told   bool  // the index was told: node's hashes are those of the target's block size
-	permit breaker.Permit
-	plain  int64 // tokens it stands for without blocks
-	miss   int64 // tokens to prefill
-	prompt int64 // tokens of the prompt
+	t       *target
+	in      kvindex.Instance
+	node    *node // nil for a request without blocks
+	over    bool  // its load has been given back
+	settled bool  // and its permit
+	told    bool  // the index was told: node's hashes are those of the target's block size
+	permit  breaker.Permit
+	plain   int64 // tokens it stands for without blocks
+	miss    int64 // tokens to prefill
+	prompt  int64 // tokens of the prompt
 }
 
 // start takes the load of l.
@@ -62,8 +64,8 @@ func (l *leg) start() {
 	t.plains++
 }
 
-// first turns l's load from waiting to decoding.
-func (l *leg) first() {
+// seen turns l's load from waiting to decoding.
+func (l *leg) seen() {
 	t := l.t
 	t.pending--
 	t.waiting -= l.miss
@@ -74,7 +76,7 @@ func (l *leg) first() {
 	}
 }
 
-// stop gives back what start and first took.
+// stop gives back what start and seen took.
 func (l *leg) stop(hadFirst bool, pool *nodePool) {
 	t := l.t
 	t.requests--

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"pointsman/fleet"
 	"pointsman/kvindex"
 	"pointsman/scorer"
 )
@@ -23,6 +24,9 @@ type trace struct {
 	total     float64 // in full blocks; what Hit and Miss add up to
 	approx    bool
 	byLoad    bool
+	role      fleet.Role // of the leg; Mixed for none
+	receives  bool       // the prompt's KV cache comes from a partner
+	partner   string     // key of the pair's other leg
 
 	in       scorer.Input
 	promised []int // tokens predicted there but, for fairness, not counted
@@ -42,6 +46,7 @@ func (t *trace) begin(now time.Time, req *Request, pol *policy, pl *pool, rows [
 	t.at, t.id = now, append(t.id[:0], req.ID[:min(len(req.ID), maxID)]...)
 	t.policy, t.pool, t.rows, t.weights = pol, pl, rows, w
 	t.retention, t.tokens, t.approx, t.byLoad = req.Retention, req.Tokens, req.Approx, req.ByLoad
+	t.role, t.receives, t.partner = fleet.Mixed, false, ""
 	t.total = 0
 	t.in.Resize(n)
 	t.promised = slices.Grow(t.promised[:0], n)[:n]
