@@ -23,6 +23,7 @@ type exchange struct {
 	responseMode bodyMode
 
 	// The request.
+	begun    bool // its headers came
 	api      prompt.Kind
 	method   []byte // scratch
 	id       string // x-request-id; "" for none
@@ -91,6 +92,10 @@ func (x *exchange) dispatch(ctx context.Context, m *message) error {
 	}
 	switch m.kind {
 	case kindRequestHeaders:
+		if x.begun { // a second pick would lose the first one's reservation
+			return x.malformed(ctx, errSecondRequest)
+		}
+		x.begun = true
 		return x.requestHeaders(ctx, m)
 	case kindRequestBody:
 		return x.requestBody(ctx, m)
@@ -107,6 +112,8 @@ func (x *exchange) dispatch(ctx context.Context, m *message) error {
 	}
 	return nil
 }
+
+var errSecondRequest = errors.New("request headers came twice on one stream")
 
 // known takes a mode of a later protocol for the one that demands most of us.
 func known(m bodyMode) bodyMode {
@@ -141,7 +148,7 @@ func (x *exchange) refuse(ctx context.Context, err error) {
 		level = slog.LevelError
 	}
 	x.s.log.LogAttrs(ctx, level, "request refused",
-		slog.String("request_id", x.id), slog.Int("status", r.status), slog.String("code", r.code), slog.Any("error", err))
+		slog.String("request_id", x.id), slog.Int("status", r.status), slog.String("code", r.code), slog.String("error", shorten(err.Error())))
 	a, err := r.answer(x.api == prompt.Messages)
 	if err != nil {
 		x.s.log.LogAttrs(ctx, slog.LevelError, "refusal could not be encoded", slog.Any("error", err))

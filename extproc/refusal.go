@@ -51,7 +51,7 @@ func refuse(err error) *refusal {
 	case errors.Is(err, prompt.ErrTooLarge):
 		return tooLarge(0)
 	case errors.Is(err, picker.ErrNoModel):
-		return &refusal{status: http.StatusNotFound, kind: typeInvalid, code: "model_not_found", param: "model", message: err.Error()}
+		return &refusal{status: http.StatusNotFound, kind: typeInvalid, code: "model_not_found", param: "model", message: shorten(err.Error())}
 	case errors.Is(err, picker.ErrNoEndpoint):
 		return &refusal{
 			status: http.StatusServiceUnavailable, kind: typeServer, code: "no_endpoint",
@@ -69,6 +69,15 @@ func refuse(err error) *refusal {
 		}
 	}
 	return internalError()
+}
+
+// shorten bounds what a client's own words can make of an answer and a log line.
+func shorten(s string) string {
+	const head, tail = 384, 96
+	if len(s) <= head+tail {
+		return s
+	}
+	return s[:head] + "…" + s[len(s)-tail:]
 }
 
 func internalError() *refusal {

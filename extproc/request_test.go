@@ -448,3 +448,50 @@ func TestMessagesOutOfOrderAreNoReasonToHang(t *testing.T) {
 		g.finish()
 	})
 }
+
+// A gateway that starts a second request on a stream is out of its mind; the
+// reservation of the first must not be lost by that.
+func TestASecondRequestOnAStreamIsRefusedAndLosesNoReservation(t *testing.T) {
+	cases := []struct {
+		name  string
+		first []*extprocv3.ProcessingRequest
+		heard int // answers to them
+	}{
+		{"behind a request without a body", []*extprocv3.ProcessingRequest{get("/v1/models")}, 1},
+		{"behind a whole request", []*extprocv3.ProcessingRequest{post(chatPath), requestBody(chat("m", "hi"), true)}, 2},
+		{"before the body's end", []*extprocv3.ProcessingRequest{post(chatPath), requestBody("{", false)}, 0},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, testConfig(), mixed("10.0.0.1:30000", "m"))
+			g := w.open()
+			g.send(c.first...)
+			for range c.heard {
+				g.receive()
+			}
+			g.send(post(chatPath))
+			if code := g.immediate().GetStatus().GetCode(); code != 500 {
+				t.Errorf("status %d, want 500", code)
+			}
+		})
+	}
+}
+
+func TestARefusalDoesNotEchoAModelNameOfAnySize(t *testing.T) {
+	w := newWorld(t, testConfig(), mixed("10.0.0.1:30000", "m"))
+	g := w.open()
+	g.send(post(chatPath), requestBody(chat(strings.Repeat("z", 1<<20), "hi"), true))
+	r := g.immediate()
+	if code := r.GetStatus().GetCode(); code != 404 {
+		t.Errorf("status %d, want 404", code)
+	}
+	if n := len(r.GetBody()); n > 1024 {
+		t.Errorf("the refusal has %d bytes", n)
+	}
+	if err := w.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.log.Len(); n > 4096 {
+		t.Errorf("%d bytes were logged", n)
+	}
+}
