@@ -136,7 +136,7 @@ func (e *Engine) serve() {
 	e.wg.Go(func() {
 		defer close(e.regDone)
 		if e.nats != nil { // before the registration, so that no request comes too early
-			e.nats.run(regCtx)
+			e.nats.run(regCtx, e.life)
 		}
 		if e.reg != nil && regCtx.Err() == nil {
 			e.reg.run(regCtx)

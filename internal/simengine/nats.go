@@ -64,12 +64,13 @@ func newRequestServer(cfg NATSConfig, id, addr string, log *slog.Logger) *reques
 	}
 }
 
-// run subscribes, however long the broker is away, and returns then.
-func (s *requestServer) run(ctx context.Context) {
+// run subscribes, however long the broker is away, and returns then or when ctx
+// is done. Requests run until life is done.
+func (s *requestServer) run(ctx, life context.Context) {
 	retry := time.NewTicker(natsRetry)
 	defer retry.Stop()
 	for {
-		err := s.listen(ctx)
+		err := s.listen(life) //nolint:contextcheck // what is subscribed outlives the wait for it
 		if err == nil {
 			close(s.ready)
 			return
@@ -151,6 +152,13 @@ func (e *Engine) SetDeaf(deaf bool) error {
 	s.mu.Unlock()
 	switch {
 	case deaf && l != nil:
+		// The broker must have seen it when this returns. The consumer of a work
+		// queue stays, as it does behind a worker that died.
+		if s.cfg.MaxPending <= 0 {
+			_ = l.requests.Unsubscribe()
+		}
+		_ = l.cancels.Unsubscribe()
+		_ = l.nc.FlushTimeout(callTimeout)
 		l.nc.Close()
 	case !deaf && l == nil:
 		return s.listen(e.life)

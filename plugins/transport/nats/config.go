@@ -37,8 +37,9 @@ type Config struct {
 	MaxReply     int64 // largest answer that is held until its status is known; default 64 MiB
 	WholeReplies bool  // ask for unary answers in one frame, as Infera's routers do; default false
 
-	// ProbeInterval is the silence after which an exchange asks the broker
-	// whether its worker is still connected. 0 never asks. Default 2 s.
+	// ProbeInterval is how often a silent exchange asks the broker whether its
+	// worker is still connected, the first time after half a second. 0 never
+	// asks. Default 2 s.
 	ProbeInterval time.Duration
 
 	// Fallback takes requests that the broker cannot carry: larger than its

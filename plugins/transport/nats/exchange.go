@@ -15,9 +15,12 @@ import (
 	"pointsman/wire"
 )
 
-// missedProbe is the wait after a first missed probe: a worker that reconnects
-// has until then. The second miss counts.
-const missedProbe = time.Second
+// Timing of probes. The second miss in a row counts: a worker that reconnects has
+// the time between them.
+const (
+	firstProbe  = 500 * time.Millisecond // after the last frame, when Config.ProbeInterval is longer
+	missedProbe = time.Second            // after a first miss
+)
 
 // Errors that end an exchange.
 var (
@@ -240,7 +243,7 @@ func (x *exchange) deadline(now time.Time) time.Time {
 		earlier(x.start.Add(cfg.MaxDuration))
 	}
 	if cfg.ProbeInterval > 0 {
-		if first := x.last.Add(cfg.ProbeInterval); x.nextProbe.Before(first) {
+		if first := x.last.Add(min(firstProbe, cfg.ProbeInterval)); x.nextProbe.Before(first) {
 			x.nextProbe = first
 		}
 		if soon := now.Add(min(missedProbe, cfg.ProbeInterval)); x.missed && soon.Before(x.nextProbe) {
