@@ -136,7 +136,7 @@ func (x *exchange) fail(err error) {
 		return
 	}
 	if errors.Is(err, picker.ErrNoModel) && x.scan.Model != "" {
-		told.message = "the model " + strconv.Quote(x.scan.Model) + " does not exist in this fleet"
+		told.message = "the model " + strconv.Quote(clip(x.scan.Model)) + " does not exist in this fleet"
 	}
 	if told.status == http.StatusRequestEntityTooLarge || told.status == http.StatusRequestTimeout {
 		x.w.Header().Set("Connection", "close") // the rest of the body is not worth reading
@@ -195,12 +195,12 @@ func (x *exchange) log(ctx context.Context, err error, outcome string, took time
 		attrs = append(attrs, slog.Duration("ttft", x.firstAt.Sub(x.start)))
 	}
 	if err != nil {
-		attrs = append(attrs, slog.Any("error", err))
+		attrs = append(attrs, slog.String("error", clip(err.Error())))
 	}
 	log.LogAttrs(ctx, slog.LevelDebug, "request finished", attrs...)
 }
 
-// clip bounds what a client can put into one log attribute.
+// clip bounds what a client can put into a log attribute or an answer.
 func clip(s string) string {
 	const most = 256
 	if len(s) > most {

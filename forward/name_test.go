@@ -1,6 +1,7 @@
 package forward_test
 
 import (
+	"strings"
 	"testing"
 
 	"pointsman/forward"
@@ -34,5 +35,15 @@ func TestTheResponseNamesTheWorkerThatAnswered(t *testing.T) {
 				t.Errorf("status %d names %q, want %q", got.status, name, tt.want)
 			}
 		})
+	}
+}
+
+// TestAnUnknownModelIsNotEchoedAtAnySize: what a client sends must not come
+// back to it, or go into the log, by the megabyte.
+func TestAnUnknownModelIsNotEchoedAtAnySize(t *testing.T) {
+	w := newWorld(t, []script{good})
+	got := w.do(call{body: `{"model":"` + strings.Repeat("z", 1<<20) + `","messages":[{"role":"user","content":"hi"}]}`})
+	if got.status != 404 || len(got.body) > 2048 {
+		t.Errorf("status %d with %d bytes, want 404 with no more than 2048", got.status, len(got.body))
 	}
 }
