@@ -1,7 +1,6 @@
 package prompt
 
 import (
-	"cmp"
 	"net/http"
 	"strings"
 )
@@ -105,9 +104,20 @@ func (r *Request) Reset() {
 // and can then do without a copy.
 type names struct{ model, lora, salt string }
 
-// or returns n with the strings that are not empty in their places.
+// maxKeptName bounds the names that an idle Request keeps, in bytes. No worker
+// can register a longer one.
+const maxKeptName = 512
+
+// or returns n with the strings that are neither empty nor huge in their places.
 func (n names) or(model, lora, salt string) names {
-	return names{cmp.Or(model, n.model), cmp.Or(lora, n.lora), cmp.Or(salt, n.salt)}
+	return names{kept(model, n.model), kept(lora, n.lora), kept(salt, n.salt)}
+}
+
+func kept(name, former string) string {
+	if name == "" || len(name) > maxKeptName {
+		return former
+	}
+	return name
 }
 
 // Scan reads body in one pass. It resets r and keeps views of body. header may be

@@ -486,3 +486,16 @@ func TestResetLeavesNothingOfTheLastBody(t *testing.T) {
 		t.Errorf("a body without a model took the last one's: %q, %v", r.Model, err)
 	}
 }
+
+func TestARequestInAPoolKeepsNoNamesOfAnySize(t *testing.T) {
+	huge := strings.Repeat("z", 1<<20)
+	var r Request
+	body := `{"model":"` + huge + `","cache_salt":"` + huge + `","lora_path":"` + huge + `","messages":[{"role":"user","content":"hi"}]}`
+	if err := r.Scan(Chat, nil, []byte(body)); err != nil {
+		t.Fatal(err)
+	}
+	r.Reset()
+	if n := len(r.last.model) + len(r.last.salt) + len(r.last.lora); n != 0 {
+		t.Errorf("%d bytes of names are kept for the next request", n)
+	}
+}
