@@ -39,7 +39,9 @@ type Config struct {
 	Discovery  string // kubernetes, etcd, static
 	StaticFile string
 	Etcd       Etcd
+	Kubernetes Kubernetes
 
+	NATS             NATS
 	RequestTransport string // http, nats
 	Upstream         Upstream
 	KVEventTransport string // zmq, nats, none
@@ -71,6 +73,23 @@ type Etcd struct {
 	CA, Cert, Key                    string // PEM files; "" for none
 }
 
+// Kubernetes is which Pods are workers.
+type Kubernetes struct {
+	Selector, Namespace, Kubeconfig string
+	Ready                           string // worker, pod, off
+}
+
+// NATS is how to reach the broker, and the bounds of requests over it.
+type NATS struct {
+	Server                string // one or more URLs with commas
+	Credentials, NkeySeed string // files; "" for none
+	Token                 string
+	CA, Cert, Key         string // PEM files; "" for none
+	IdleTimeout           time.Duration
+	MaxDuration           time.Duration
+	MaxPending            int
+}
+
 // Upstream is how the HTTP transport reaches workers.
 type Upstream struct {
 	Protocol       string        // http1, h2c
@@ -93,6 +112,8 @@ func Default(prog Program) *Config {
 		GRPCHealthPort:   9003,
 		Discovery:        "kubernetes",
 		Etcd:             Etcd{Prefix: "/infera/workers/"},
+		Kubernetes:       Kubernetes{Ready: "worker"},
+		NATS:             NATS{Server: "nats://127.0.0.1:4222", IdleTimeout: 900 * time.Second},
 		RequestTransport: "nats",
 		Upstream:         Upstream{Protocol: "http1", ConnectTimeout: 500 * time.Millisecond},
 		KVEventTransport: "nats",
@@ -112,6 +133,7 @@ func Default(prog Program) *Config {
 	}
 	if prog&EPP != 0 {
 		c.MetricsPort = 9090
+		c.Kubernetes.Ready = "pod" // the gateway sends to the sidecar, which must be ready too
 	}
 	return c
 }
@@ -154,8 +176,8 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("--discovery-backend static needs --static-file"))
 	case c.Discovery == "etcd" && c.Etcd.Endpoint == "":
 		errs = append(errs, errors.New("--discovery-backend etcd needs --etcd-endpoint"))
-	case c.Discovery == "kubernetes":
-		errs = append(errs, errors.New("--discovery-backend kubernetes is not built yet: use etcd or static"))
+	case c.Discovery == "kubernetes" && c.Kubernetes.Selector == "":
+		errs = append(errs, errors.New("--discovery-backend kubernetes needs --k8s-label-selector, for instance infera.amd.com/deployment=NAME"))
 	}
 	if (c.Etcd.Cert == "") != (c.Etcd.Key == "") {
 		errs = append(errs, errors.New("--etcd-cert and --etcd-key: give both or none"))
@@ -163,8 +185,8 @@ func (c *Config) Validate() error {
 	if c.KVEventTransport == "nats" {
 		errs = append(errs, errors.New("--kv-event-transport nats is not built yet: use zmq or none"))
 	}
-	if c.Program&Forwarder != 0 && c.RequestTransport == "nats" {
-		errs = append(errs, errors.New("--request-transport nats is not built yet: use http"))
+	if (c.NATS.Cert == "") != (c.NATS.Key == "") {
+		errs = append(errs, errors.New("--nats-cert and --nats-key: give both or none"))
 	}
 	return errors.Join(append(errs, c.portClash())...)
 }

@@ -13,7 +13,7 @@ func (c *Config) rows() []setting {
 	var all []setting
 	for _, part := range [][]setting{
 		c.listening(), c.fleetRows(), c.picking(), c.prompts(), c.kvEvents(),
-		c.requests(), c.breakerRows(), c.operating(), c.accepted(),
+		c.requests(), c.breakerRows(), c.nats(), c.operating(), c.accepted(),
 	} {
 		all = append(all, part...)
 	}
@@ -55,6 +55,10 @@ func (c *Config) fleetRows() []setting {
 		{name: "etcd-ca", group: "Fleet", in: Both, usage: "CA file for https endpoints; empty for the system's", value: stringValue(&c.Etcd.CA)},
 		{name: "etcd-cert", group: "Fleet", in: Both, usage: "client certificate file", value: stringValue(&c.Etcd.Cert)},
 		{name: "etcd-key", group: "Fleet", in: Both, usage: "client key file", value: stringValue(&c.Etcd.Key)},
+		{name: "k8s-label-selector", group: "Fleet", in: Both, usage: "which Pods may be workers; the operator's is infera.amd.com/deployment=NAME", value: stringValue(&c.Kubernetes.Selector)},
+		{name: "k8s-namespace", group: "Fleet", in: Both, usage: "namespace of the Pods; empty for the one this runs in", value: stringValue(&c.Kubernetes.Namespace)},
+		{name: "kubeconfig", env: noEnv, group: "Fleet", in: Both, usage: "file to find the API server with; empty for those of KUBECONFIG, ~/.kube/config, or the Pod's service account", value: stringValue(&c.Kubernetes.Kubeconfig)},
+		{name: "k8s-ready", group: "Fleet", in: Both, usage: "what must be Ready: the worker's container, which is the forwarder's default, the whole Pod with its sidecar, the EPP's, or nothing (off)", value: oneOf(&c.Kubernetes.Ready, "worker", "pod", "off")},
 		{name: "destination-port", env: []string{"INFERA_EPP_DEST_PORT"}, group: "Fleet", in: EPP, usage: "port of the forwarder beside each worker, for records that name none", value: portValue(&c.Picker.DestinationPort)},
 	}
 }
@@ -142,6 +146,21 @@ func (c *Config) kvEvents() []setting {
 		{name: "kv-event-transport", group: "KV events", in: Both, usage: "how workers' cache events arrive; none predicts from our own picks", value: oneOf(&c.KVEventTransport, "nats", "zmq", "none")},
 		{name: "kv-event-topic", group: "KV events", in: Both, usage: "ZMQ topic prefix to subscribe to", value: stringValue(&c.KVEventTopic)},
 		{name: "kv-replay-port-offset", group: "KV events", in: Both, usage: "a publisher's replay port less its event port; 0 for publishers without replay", value: intValue(&c.KVReplayOffset, -65535, 65535)},
+	}
+}
+
+func (c *Config) nats() []setting {
+	return []setting{
+		{name: "nats-server", env: []string{"NATS_SERVER", "NATS_URL"}, group: "NATS", in: Both, usage: "URL of the broker, with user and password or token if need be; several with commas", value: stringValue(&c.NATS.Server)},
+		{name: "nats-creds", group: "NATS", in: Both, usage: "credentials file (.creds)", value: stringValue(&c.NATS.Credentials)},
+		{name: "nats-nkey", group: "NATS", in: Both, usage: "file with an nkey seed", value: stringValue(&c.NATS.NkeySeed)},
+		{name: "nats-token", group: "NATS", in: Both, secret: true, usage: "authentication token; prefer its variable to the flag", value: stringValue(&c.NATS.Token)},
+		{name: "nats-ca", group: "NATS", in: Both, usage: "CA file; empty for the system's", value: stringValue(&c.NATS.CA)},
+		{name: "nats-cert", group: "NATS", in: Both, usage: "client certificate file", value: stringValue(&c.NATS.Cert)},
+		{name: "nats-key", group: "NATS", in: Both, usage: "client key file", value: stringValue(&c.NATS.Key)},
+		{name: "nats-req-idle-timeout", group: "NATS", in: Forwarder, usage: "longest wait for the next reply chunk; then 504 and a cancel; 0 for ever", value: seconds(&c.NATS.IdleTimeout, 0, 7*24*time.Hour)},
+		{name: "nats-req-max-duration", group: "NATS", in: Forwarder, usage: "longest duration of a whole request; then 504 and a cancel; 0 for no limit", value: seconds(&c.NATS.MaxDuration, 0, 7*24*time.Hour)},
+		{name: "nats-req-max-pending", group: "NATS", in: Forwarder, usage: "requests that a worker may have unanswered; above it 429; 0 for no limit", value: intValue(&c.NATS.MaxPending, 0, 1e6)},
 	}
 }
 

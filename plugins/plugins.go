@@ -25,6 +25,7 @@ import (
 	"pointsman/plugins/connector/vllmmooncake"
 	"pointsman/plugins/connector/vllmmoriio"
 	"pointsman/plugins/discovery/etcd"
+	"pointsman/plugins/discovery/kubernetes"
 	"pointsman/plugins/discovery/static"
 	"pointsman/plugins/kvevents/zmq"
 )
@@ -32,14 +33,18 @@ import (
 // Settings are the adapters' configurations. Only those of the adapters that
 // are used count.
 type Settings struct {
-	Static static.Config
-	Etcd   etcd.Config
-	ZMQ    zmq.Config
+	Static     static.Config
+	Etcd       etcd.Config
+	Kubernetes kubernetes.Config
+	ZMQ        zmq.Config
 }
 
 // DefaultSettings returns every adapter's defaults.
 func DefaultSettings() Settings {
-	return Settings{Static: static.DefaultConfig(), Etcd: etcd.DefaultConfig(), ZMQ: zmq.DefaultConfig()}
+	return Settings{
+		Static: static.DefaultConfig(), Etcd: etcd.DefaultConfig(), Kubernetes: kubernetes.DefaultConfig(),
+		ZMQ: zmq.DefaultConfig(),
+	}
 }
 
 // Events follows the KV cache events of a fleet and feeds an index.
@@ -52,7 +57,10 @@ type Events interface {
 
 // Discovery backends, by the name that --discovery-backend takes.
 var Discovery = map[string]func(Settings, *slog.Logger) (fleet.Source, error){
-	"etcd":   func(s Settings, log *slog.Logger) (fleet.Source, error) { return etcd.New(s.Etcd, log) },
+	"etcd": func(s Settings, log *slog.Logger) (fleet.Source, error) { return etcd.New(s.Etcd, log) },
+	"kubernetes": func(s Settings, log *slog.Logger) (fleet.Source, error) {
+		return kubernetes.New(s.Kubernetes, log)
+	},
 	"static": func(s Settings, log *slog.Logger) (fleet.Source, error) { return static.New(s.Static, log) },
 }
 

@@ -8,17 +8,13 @@ import (
 	"pointsman/internal/assemble"
 	"pointsman/internal/ops"
 	"pointsman/internal/run"
-	httptransport "pointsman/plugins/transport/http"
 )
 
 // serve joins the common parts with the HTTP door. The door ends with ctx, the
 // parts only after it: streams that still run want a fleet and a picker.
 func serve(ctx context.Context, core *assemble.Core) error {
 	cfg := core.Config
-	settings := httptransport.DefaultConfig()
-	settings.Protocol = httptransport.Protocol(cfg.Upstream.Protocol)
-	settings.ConnectTimeout = cfg.Upstream.ConnectTimeout
-	transport, err := httptransport.New(settings)
+	transports, runs, err := core.Transports()
 	if err != nil {
 		return err
 	}
@@ -29,7 +25,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Picker:     core.Picker,
 		Store:      core.Store,
 		Preparer:   core.Preparer,
-		Transports: map[string]forward.Transport{"http": transport},
+		Transports: transports,
 		Ready:      core.Synced,
 		Routes:     routes(operator),
 		Log:        core.Log,
@@ -49,7 +45,9 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if cfg.Forward.Mode == forward.Auto {
 		core.Preparer() // every request will be scored: be warm for the first
 	}
-	parts.Go("http transport", transport.Run)
+	for name, run := range runs {
+		parts.Go(name, run)
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(parts.Context(), stop)()

@@ -7,6 +7,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/kvindex"
 	"pointsman/plugins"
+	"pointsman/plugins/discovery/kubernetes"
 	"pointsman/plugins/tokenizer/remote"
 )
 
@@ -17,6 +18,8 @@ func adapterSettings(cfg *config.Config) plugins.Settings {
 	s.Etcd.Endpoints, s.Etcd.Prefix = cfg.Etcd.Endpoint, cfg.Etcd.Prefix
 	s.Etcd.User, s.Etcd.Password = cfg.Etcd.User, cfg.Etcd.Password
 	s.Etcd.CA, s.Etcd.Cert, s.Etcd.Key = cfg.Etcd.CA, cfg.Etcd.Cert, cfg.Etcd.Key
+	s.Kubernetes.Selector, s.Kubernetes.Namespace = cfg.Kubernetes.Selector, cfg.Kubernetes.Namespace
+	s.Kubernetes.Kubeconfig, s.Kubernetes.Ready = cfg.Kubernetes.Kubeconfig, kubernetes.Readiness(cfg.Kubernetes.Ready)
 	s.ZMQ.Topic, s.ZMQ.ReplayPortOffset = cfg.KVEventTopic, cfg.KVReplayOffset
 	return s
 }

@@ -19,7 +19,6 @@ import (
 	"pointsman/extproc"
 	"pointsman/forward"
 	"pointsman/internal/assemble"
-	httptransport "pointsman/plugins/transport/http"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the generated pages instead of comparing them")
@@ -83,18 +82,18 @@ func programs(t *testing.T) map[string][]assemble.Series {
 		}
 		return c
 	}
-	epp, fwd := core(config.EPP), core(config.Forwarder, "--request-transport", "http")
+	epp, fwd := core(config.EPP), core(config.Forwarder, "--request-transport", "nats")
 	door, err := extproc.New(epp.Config.ExtProc, extproc.Deps{Picker: epp.Picker, Preparer: epp.Preparer(), Store: epp.Store, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport, err := httptransport.New(httptransport.DefaultConfig())
+	transports, _, err := fwd.Transports()
 	if err != nil {
 		t.Fatal(err)
 	}
 	relay, err := forward.New(fwd.Config.Forward, forward.Deps{
 		Picker: fwd.Picker, Store: fwd.Store, Preparer: fwd.Preparer, Log: log,
-		Transports: map[string]forward.Transport{"http": transport},
+		Transports: transports,
 	})
 	if err != nil {
 		t.Fatal(err)
