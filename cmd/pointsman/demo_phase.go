@@ -47,16 +47,32 @@ func (d *demonstration) phase(ctx context.Context, p phase) (result outcome, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if d.plan.PromptTokens() == 0 {
-		if err := d.plan.Tokenize(ctx, tokenizer(s.Workers[0].URL)); err != nil {
+		if err = d.plan.Tokenize(ctx, tokenizer(s.Workers[0].URL)); err != nil {
 			return outcome{}, err
 		}
 	}
+	if result, err = d.drive(ctx, p, s); err != nil {
+		return outcome{}, err
+	}
+	if result.blind, err = unfollowed(ctx, s, result.victim); err != nil {
+		return outcome{}, err
+	}
+	d.view.summary(p.name, &result)
+	if p.stay {
+		d.stay(ctx, s)
+	}
+	return result, nil
+}
 
+// drive sends the plan, shows what happens, and kills an engine where the phase
+// wants it.
+func (d *demonstration) drive(ctx context.Context, p phase, s *stack.Stack) (outcome, error) {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	t := newTracker(d.plan.Len(), s.Workers)
 	watched := make(chan struct{})
 	go func() { defer close(watched); d.view.watch(running, p.name, t, s) }()
+	var result outcome
 	struck := make(chan error, 1)
 	if p.kill {
 		go func() { struck <- d.strike(running, t, s, &result) }()
@@ -65,24 +81,18 @@ func (d *demonstration) phase(ctx context.Context, p phase) (result outcome, err
 	}
 
 	driver := traffic.Driver{URL: s.URL, Model: stack.DefaultModel, Observer: t.observer()}
-	result.results = driver.Run(running, d.plan)
+	results := driver.Run(running, d.plan)
 	stop()
 	<-watched
 	if err := <-struck; err != nil {
 		return outcome{}, err
 	}
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		return outcome{}, fmt.Errorf("%s: %w", p.name, context.Cause(ctx))
 	}
-	result.summary = traffic.Summarize(result.results)
-	result.ceiling = traffic.CeilingOf(result.results, demoBlock)
-	if result.blind, err = unfollowed(ctx, s, result.victim); err != nil {
-		return outcome{}, err
-	}
-	d.view.summary(p.name, &result)
-	if p.stay {
-		d.stay(ctx, s)
-	}
+	result.results = results
+	result.summary = traffic.Summarize(results)
+	result.ceiling = traffic.CeilingOf(results, demoBlock)
 	return result, nil
 }
 
