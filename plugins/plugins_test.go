@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pointsman/fleet"
+	"pointsman/internal/testfleet"
 	"pointsman/kvindex"
 )
 
@@ -13,6 +14,7 @@ func TestEveryAdapterIsMadeFromItsSettings(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	s := DefaultSettings()
 	s.Static.Path, s.Etcd.Endpoints = "fleet.yaml", "127.0.0.1"
+	s.Kubernetes.Selector, s.Kubernetes.Kubeconfig = "app=engine", testfleet.StartKube(t).Kubeconfig(t, "")
 	for name, mk := range Discovery {
 		if src, err := mk(s, log); err != nil || src == nil {
 			t.Errorf("%s: %v, %v", name, src, err)
@@ -43,7 +45,7 @@ func TestLookup(t *testing.T) {
 		t.Errorf("static: %v", err)
 	}
 	_, err := Lookup(Discovery, "discovery backend", "zookeeper")
-	if err == nil || !strings.Contains(err.Error(), `discovery backend "zookeeper"`) || !strings.Contains(err.Error(), "etcd, static") {
+	if err == nil || !strings.Contains(err.Error(), `discovery backend "zookeeper"`) || !strings.Contains(err.Error(), "etcd, kubernetes, static") {
 		t.Errorf("error %v, want the name and what there is", err)
 	}
 }
