@@ -139,7 +139,7 @@ func TestSequenceNumbersTellGapsRepetitionsAndRestartsApart(t *testing.T) {
 	}{
 		"batches in order":                                 {"0=ok 1=ok 2=ok", []int{0, 1, 2}, Exact, false, false},
 		"joining late is partial":                          {"7=ok 8=ok", []int{7, 8}, Exact, true, true},
-		"a gap is not applied":                             {"0 1 5=gap:2-4", []int{0, 1}, None, false, false},
+		"a gap is not applied":                             {"0 1 5=gap:2-4", []int{0, 1}, Predicted, false, false},
 		"a gap is filled by replay":                        {"0 1 4=gap:2-3 r2=ok r3=ok 4=ok 5=ok", []int{0, 1, 2, 3, 4, 5}, Exact, false, false},
 		"replay goes further than the gap":                 {"0 1 4=gap:2-3 r2=ok r3=ok r4=ok old4=dup 5=ok", []int{0, 1, 2, 3, 4, 5}, Exact, false, false},
 		"replay starts before the gap":                     {"0 1 3=gap:2-2 r0=dup r1=dup r2=ok 3=ok", []int{0, 1, 2, 3}, Exact, false, false},
@@ -154,8 +154,8 @@ func TestSequenceNumbersTellGapsRepetitionsAndRestartsApart(t *testing.T) {
 		"a whole history is replayed after joining late":   {"3=ok reset r0=ok r1=ok r2=ok r3=ok old3=dup 4=ok", []int{0, 1, 2, 3, 4}, Exact, false, false},
 		"a short history is replayed after joining late":   {"3=ok reset r2=ok r3=ok 4=ok", []int{2, 3, 4}, Exact, true, false},
 		"a loss without a miss":                            {"0 1 lost back 2=ok", []int{0, 1, 2}, Exact, false, false},
-		"a loss with a miss":                               {"0 1 lost back 4=gap:2-3", []int{0, 1}, None, false, false},
-		"out of touch":                                     {"0 1 lost", []int{0, 1}, None, false, false},
+		"a loss with a miss":                               {"0 1 lost back 4=gap:2-3", []int{0, 1}, Predicted, false, false},
+		"out of touch":                                     {"0 1 lost", []int{0, 1}, Predicted, false, false},
 		"no numbers":                                       {"-1=ok -1=ok", nil, Exact, false, false},
 		"no numbers, after a loss":                         {"-1=ok lost back", nil, None, true, true},
 	} {
@@ -400,5 +400,21 @@ pointsman_kvindex_gaps_total{worker_id="w"} 1
 				}
 			}
 		}
+	}
+}
+
+func TestAViewThatIsKeptAfterALossIsAPrediction(t *testing.T) {
+	s := newStory(t)
+	s.run("0 1 lost")
+	if depth, mode := s.depth(0), s.x.Mode(s.in, s.now); depth != 8 || mode != Predicted {
+		t.Errorf("%d blocks are counted on in mode %v, want 8 in mode predicted", depth, mode)
+	}
+	s.run("back 2")
+	if got := s.x.Mode(s.in, s.now); got != Exact {
+		t.Errorf("mode %v though the events go on without a gap, want exact", got)
+	}
+	s.run("lost reset")
+	if depth, mode := s.depth(0), s.x.Mode(s.in, s.now); depth != 0 || mode != None {
+		t.Errorf("%d blocks in mode %v after the view was dropped, want 0 in mode none", depth, mode)
 	}
 }

@@ -157,8 +157,8 @@ func (x *Index) BlockSize(in Instance) int {
 
 // Mode returns how much is known of a target at now: [Exact] while its feed is
 // connected, has delivered, has no open gap and tells of what first tokens prove
-// (Config.SilentAfter); else [Predicted] while something is predicted of it; else
-// [None].
+// (Config.SilentAfter); else [Predicted] while something is predicted of it, or
+// blocks are still counted on of which its events told before; else [None].
 func (x *Index) Mode(in Instance, now time.Time) Mode {
 	t := x.lookupTarget(in)
 	if t == nil {
@@ -174,7 +174,7 @@ func (x *Index) mode(t *target, now int64) Mode {
 			return Exact
 		}
 	}
-	if t.predicted.Load() > 0 && t.guessedTo.Load() > now {
+	if t.blocks.Load() > 0 || t.predicted.Load() > 0 && t.guessedTo.Load() > now {
 		return Predicted
 	}
 	return None

@@ -95,7 +95,7 @@ type Mode uint8
 // The modes, by the numbers of the gauge pointsman_kvindex_mode.
 const (
 	None      Mode = iota // nothing is known
-	Predicted             // what was routed there is assumed to be there
+	Predicted             // what was routed there, or events told before, is assumed to be there
 	Exact                 // the engine's events arrive and are in step
 )
 
