@@ -39,8 +39,8 @@ func (t *Tokenizer) setCuts() {
 		c.afterLetter[x] = !whole || !t.model.gaps && first >= utf8.RuneSelf &&
 			t.model.cuts.between([]byte(string(rune(x))+blank), 1, rune(x), first)
 	}
-	c.useTable = whole
-	c.stops = plain && !(whole && t.model.gaps)
+	c.useTable = t.pre.split == nil
+	c.stops = plain && (!c.useTable || !t.model.gaps)
 	// Alone, GPT-2's pattern takes spaces before a last line feed along.
 	c.lines = plain && !whole && t.pre.meta == nil && t.pre.breaks && !t.addedHave(func(s string) bool {
 		return strings.Contains(s[:len(s)-1], "\n")
