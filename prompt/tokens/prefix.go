@@ -65,6 +65,9 @@ func (c *PrefixCache) Encode(t *Tokenizer, dst []uint32, text []byte, specials S
 	if !utf8.Valid(text) {
 		return dst, ErrInvalidText
 	}
+	if t.chunked && !t.oneChunk(text) {
+		return t.Encode(dst, text, specials)
+	}
 	e := t.borrow()
 	defer t.giveBack(e)
 	if specials {

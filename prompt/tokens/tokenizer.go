@@ -30,6 +30,7 @@ type Tokenizer struct {
 	around around
 	size   int
 
+	chunked  bool // long text is cut first, see chunks
 	bos, eos string
 	digest   string
 	seed     uint64 // of its entries in a PrefixCache
@@ -53,7 +54,7 @@ func (t *Tokenizer) Encode(dst []uint32, text []byte, specials Specials) ([]uint
 	if specials {
 		dst = append(dst, t.around.before...)
 	}
-	dst = t.stretch(e, dst, text, false)
+	dst = t.whole(e, dst, text)
 	if specials {
 		dst = append(dst, t.around.after...)
 	}
@@ -67,13 +68,22 @@ func (t *Tokenizer) Count(text []byte, specials Specials) (int, error) {
 		return 0, ErrInvalidText
 	}
 	e := t.borrow()
-	e.count = t.stretch(e, e.count[:0], text, false)
+	e.count = t.whole(e, e.count[:0], text)
 	n := len(e.count)
 	t.giveBack(e)
 	if specials {
 		n += len(t.around.before) + len(t.around.after)
 	}
 	return n, nil
+}
+
+// whole appends the ids of a whole text.
+func (t *Tokenizer) whole(e *encoder, dst []uint32, text []byte) []uint32 {
+	if !t.chunked {
+		return t.stretch(e, dst, text, false)
+	}
+	t.chunks(text, func(piece []byte) { dst = t.stretch(e, dst, piece, false) })
+	return dst
 }
 
 // stretch appends the ids of text, which starts the whole text or, continued, goes
