@@ -5,19 +5,20 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
-	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
+
+const kubeToken = "token-of-the-test" //nolint:gosec // it opens nothing but a test's server
 
 // Kube is a Kubernetes API server in the test's process. It has no controllers
 // and no kubelets: objects are what the test says they are. What it keeps honest
@@ -54,7 +55,7 @@ type Kube struct {
 func StartKube(tb testing.TB) *Kube {
 	tb.Helper()
 	k := &Kube{
-		Token: "token-of-the-test", store: newKubeStore(), installed: map[KubeResource]bool{KubePods: true},
+		Token: kubeToken, store: newKubeStore(), installed: map[KubeResource]bool{KubePods: true},
 		denied: map[string]bool{}, pages: map[string]kubePage{}, counts: map[string]int{}, bookmarks: time.Minute,
 	}
 	pattern := httptest.NewUnstartedServer(nil)
@@ -80,7 +81,7 @@ func (k *Kube) Start(tb testing.TB) {
 	_ = s.Listener.Close()
 	s.Listener, s.EnableHTTP2 = l, true
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{k.cert}, MinVersion: tls.VersionTLS12}
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // broken connections are the tests' doing
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // broken connections are the tests' doing
 	k.mu.Lock()
 	k.closing = make(chan struct{})
 	k.server = s
@@ -225,7 +226,7 @@ func (k *Kube) Put(tb testing.TB, r KubeResource, obj any) string {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return fmt.Sprint(k.store.put(r, fields).version)
+	return strconv.FormatUint(k.store.put(r, fields).version, 10)
 }
 
 // Patch applies a JSON merge patch to an object.
@@ -259,7 +260,7 @@ func (k *Kube) Delete(tb testing.TB, r KubeResource, namespace, name string) {
 func (k *Kube) Version() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return fmt.Sprint(k.store.version)
+	return strconv.FormatUint(k.store.version, 10)
 }
 
 // resource finds the resource that a path names; rest is what follows its

@@ -128,7 +128,7 @@ func (q *kubeRequest) fail(code int, reason metav1.StatusReason, message string)
 func status(code int, reason metav1.StatusReason, message string) *metav1.Status {
 	return &metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message, //nolint:gosec // an HTTP status
 	}
 }
 
@@ -238,7 +238,7 @@ func (q *kubeRequest) create() {
 	if !ok {
 		return
 	}
-	meta := object(obj, "metadata")
+	meta := metadata(obj)
 	meta["namespace"] = cmp.Or(q.namespace, text(meta, "namespace"))
 	q.name = text(meta, "name")
 	if q.find() != nil {

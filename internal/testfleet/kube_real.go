@@ -29,7 +29,6 @@ func StartRealKube(tb testing.TB) string {
 	if assets == "" {
 		tb.Skip("KUBEBUILDER_ASSETS names no folder with a kube-apiserver")
 	}
-	const token = "token-of-the-test"
 	etcd := StartEtcd(tb, nil)
 	dir := tb.TempDir()
 	write := func(name string, data []byte) string {
@@ -44,29 +43,29 @@ func StartRealKube(tb testing.TB) string {
 		tb.Fatal(err)
 	}
 	key := write("sa.key", accountKey(tb))
-	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context())) // the test's own context ends before its cleanup
-	cmd := exec.CommandContext(ctx, filepath.Join(assets, "kube-apiserver"),
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))   // the test's own context ends before its cleanup
+	cmd := exec.CommandContext(ctx, filepath.Join(assets, "kube-apiserver"), //nolint:gosec // the developer's own binary
 		"--etcd-servers="+etcd.Endpoint, "--cert-dir="+dir, "--bind-address="+host, "--secure-port="+port,
 		"--service-account-issuer=https://test", "--service-account-key-file="+key, "--service-account-signing-key-file="+key,
-		"--token-auth-file="+write("tokens.csv", []byte(token+",admin,admin,system:masters\n")),
+		"--token-auth-file="+write("tokens.csv", []byte(kubeToken+",admin,admin,system:masters\n")),
 		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--allow-privileged=true",
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition")
 	var said bytes.Buffer
 	cmd.Stderr, cmd.Cancel = &said, func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
-	if err := cmd.Start(); err != nil {
+	if err = cmd.Start(); err != nil {
 		tb.Fatal(err)
 	}
 	exited := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(exited) }()
 	tb.Cleanup(func() { cancel(); <-exited })
 	server := "https://" + net.JoinHostPort(host, port)
-	awaitReady(tb, server, token, exited, &said)
-	ca, err := os.ReadFile(filepath.Join(dir, "apiserver.crt")) // self-signed, for its own address
+	awaitReady(tb, server, kubeToken, exited, &said)
+	ca, err := os.ReadFile(filepath.Join(dir, "apiserver.crt")) //nolint:gosec // self-signed, for its own address
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return writeKubeconfig(tb, server, ca, token)
+	return writeKubeconfig(tb, server, ca, kubeToken)
 }
 
 // accountKey returns a new key for service accounts' tokens.

@@ -1,6 +1,7 @@
 package testfleet
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -80,13 +81,14 @@ func decodeObject(obj any) (map[string]any, error) {
 	return fields, nil
 }
 
-func object(fields map[string]any, key string) map[string]any {
-	inner, _ := fields[key].(map[string]any)
-	if inner == nil {
-		inner = map[string]any{}
-		fields[key] = inner
+// metadata returns an object's metadata, which it makes where there is none.
+func metadata(fields map[string]any) map[string]any {
+	meta, _ := fields["metadata"].(map[string]any)
+	if meta == nil {
+		meta = map[string]any{}
+		fields["metadata"] = meta
 	}
-	return inner
+	return meta
 }
 
 func text(fields map[string]any, key string) string {
@@ -97,13 +99,13 @@ func text(fields map[string]any, key string) string {
 // put creates or replaces an object. What the server owns is the server's: uid,
 // creationTimestamp and resourceVersion. Nothing happens when nothing changes.
 func (s *kubeStore) put(r KubeResource, fields map[string]any) *kubeObject {
-	meta := maps.Clone(object(fields, "metadata")) // it may be shared with the former version
+	meta := maps.Clone(metadata(fields)) // it may be shared with the former version
 	fields["metadata"] = meta
 	key := text(meta, "namespace") + "/" + text(meta, "name")
 	was := s.objects[r][key]
 	fields["apiVersion"], fields["kind"] = r.apiVersion(), r.Kind
 	if was != nil {
-		before := object(was.fields, "metadata")
+		before := metadata(was.fields)
 		meta["uid"], meta["creationTimestamp"] = before["uid"], before["creationTimestamp"]
 		meta["resourceVersion"] = before["resourceVersion"]
 		if reflect.DeepEqual(fields, was.fields) {
@@ -129,7 +131,7 @@ func (s *kubeStore) put(r KubeResource, fields map[string]any) *kubeObject {
 
 // freeze makes a version of an object out of fields, at the store's version.
 func (s *kubeStore) freeze(fields map[string]any) *kubeObject {
-	meta := object(fields, "metadata")
+	meta := metadata(fields)
 	meta["resourceVersion"] = strconv.FormatUint(s.version, 10)
 	o := &kubeObject{
 		namespace: text(meta, "namespace"), name: text(meta, "name"),
@@ -153,7 +155,7 @@ func (s *kubeStore) remove(r KubeResource, key string) *kubeObject {
 	s.version++
 	delete(s.objects[r], key)
 	fields := maps.Clone(was.fields)
-	fields["metadata"] = maps.Clone(object(was.fields, "metadata"))
+	fields["metadata"] = maps.Clone(metadata(was.fields))
 	gone := s.freeze(fields)
 	s.record(kubeChange{version: s.version, resource: r, was: was, gone: gone})
 	return gone
@@ -179,7 +181,7 @@ func (s *kubeStore) since(version uint64) (changes []kubeChange, ok bool) {
 		return nil, false
 	}
 	i, _ := slices.BinarySearchFunc(s.history, version+1, func(c kubeChange, v uint64) int {
-		return int(c.version) - int(v)
+		return cmp.Compare(c.version, v)
 	})
 	return s.history[i:], true
 }
@@ -215,4 +217,4 @@ func mergePatch(fields, patch map[string]any) map[string]any {
 	return out
 }
 
-func (o *kubeObject) uid() types.UID { return types.UID(text(object(o.fields, "metadata"), "uid")) }
+func (o *kubeObject) uid() types.UID { return types.UID(text(metadata(o.fields), "uid")) }

@@ -81,7 +81,7 @@ func newREST(rc *rest.Config, dialer *connrotation.Dialer) (rest.Interface, runt
 // ownNamespace returns the namespace that file holds, else that of the
 // kubeconfig's context, else "default".
 func ownNamespace(file string, loader clientcmd.ClientConfig) string {
-	if data, err := os.ReadFile(file); err == nil {
+	if data, err := os.ReadFile(file); err == nil { //nolint:gosec // a fixed path
 		if ns := strings.TrimSpace(string(data)); ns != "" {
 			return ns
 		}

@@ -77,7 +77,7 @@ func (s *Source) Watch(ctx context.Context, feed *fleet.Feed) error {
 		began := time.Now()
 		err := f.session(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // what ended the session is that we are asked to stop
+			return nil // what ended the session is that we are asked to stop
 		}
 		s.metrics.failed(err)
 		if f.listed {
