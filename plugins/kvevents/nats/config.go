@@ -1,0 +1,193 @@
+package nats
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// DefaultServer is where the broker is when nothing says otherwise
+// (Infera infera/kv/nats_bus.py).
+const DefaultServer = "nats://127.0.0.1:4222"
+
+// Config is how the events are followed. Zero means the default throughout.
+type Config struct {
+	// Server holds one or more URLs, comma separated: nats://, tls://, ws:// or
+	// wss://, with user and password or a token in them if need be. Default
+	// [DefaultServer].
+	Server string
+
+	Credentials string // file of a decentralized user (.creds); "" for none
+	NkeySeed    string // file with an nkey seed; "" for none
+	Token       string // authentication token; "" for none
+	CA          string // file of the certificates to trust; "" for the system's
+	Cert, Key   string // files of the client certificate; "" for none
+	InboxPrefix string // first part of reply subjects, for brokers that restrict them; default _INBOX
+
+	// ConnectWait bounds each attempt to connect, and each call of the broker's
+	// API. Default 5 s.
+	ConnectWait time.Duration
+	// Backoff is the wait before the first new attempt, doubling up to
+	// MaxBackoff. Defaults 100 ms and 5 s, as in Infera.
+	Backoff, MaxBackoff time.Duration
+
+	// HoldMessages and HoldBytes bound what is kept of one worker: the events of
+	// one that discovery does not know yet, and the last of one that it does
+	// (see Lead). Past them the oldest go. Defaults 8,192 and 4 MiB.
+	HoldMessages, HoldBytes int
+	// HoldWorkers bounds the workers that events are kept of though discovery
+	// does not know them, HoldTotal the bytes kept of all workers together. Past
+	// them those unknown go that were silent for longest. Defaults 1,024 and
+	// 128 MiB.
+	HoldWorkers, HoldTotal int
+	// HoldFor is how long events of a worker that discovery does not know are
+	// kept after its last one. Default 5 min.
+	HoldFor time.Duration
+
+	// Lead is how long before its registration a worker may begin to publish:
+	// of a worker that appears, or is a new process, older events are those of
+	// an earlier process and do not count. Default 10 s.
+	Lead time.Duration
+	// SeedBlocks is the most blocks taken from the bucket for one rank. Default
+	// 4,096.
+	SeedBlocks int
+	// SeedFor is for how long such blocks count as held without any other sign of
+	// it. Default 10 min.
+	SeedFor time.Duration
+	// NoMarks keeps the subscriber from noting in a bucket of its own which
+	// process of each worker it has seen since when; then events of a worker's
+	// earlier process count again after a restart of the router. Default false.
+	NoMarks bool
+}
+
+// DefaultConfig returns the defaults that a zero Config stands for.
+func DefaultConfig() Config {
+	return Config{
+		Server: DefaultServer, InboxPrefix: "_INBOX",
+		ConnectWait: 5 * time.Second, Backoff: 100 * time.Millisecond, MaxBackoff: 5 * time.Second,
+		HoldMessages: 8192, HoldBytes: 4 << 20, HoldWorkers: 1024, HoldTotal: 128 << 20, HoldFor: 5 * time.Minute,
+		Lead: 10 * time.Second, SeedBlocks: 4096, SeedFor: 10 * time.Minute,
+	}
+}
+
+func (c Config) withDefaults() Config {
+	d := DefaultConfig()
+	for _, f := range []struct {
+		to   *time.Duration
+		from time.Duration
+	}{
+		{&c.ConnectWait, d.ConnectWait},
+		{&c.Backoff, d.Backoff},
+		{&c.MaxBackoff, d.MaxBackoff},
+		{&c.HoldFor, d.HoldFor},
+		{&c.Lead, d.Lead},
+		{&c.SeedFor, d.SeedFor},
+	} {
+		if *f.to == 0 {
+			*f.to = f.from
+		}
+	}
+	for _, f := range []struct {
+		to   *int
+		from int
+	}{
+		{&c.HoldMessages, d.HoldMessages},
+		{&c.HoldBytes, d.HoldBytes},
+		{&c.HoldWorkers, d.HoldWorkers},
+		{&c.HoldTotal, d.HoldTotal},
+		{&c.SeedBlocks, d.SeedBlocks},
+	} {
+		if *f.to == 0 {
+			*f.to = f.from
+		}
+	}
+	if c.Server == "" {
+		c.Server = d.Server
+	}
+	if c.InboxPrefix == "" {
+		c.InboxPrefix = d.InboxPrefix
+	}
+	return c
+}
+
+// Validate reports all faults of c. It opens no file.
+func (c Config) Validate() error {
+	var errs []error
+	fault := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("kv events over nats: "+format, args...))
+	}
+	if c.Server != "" && len(c.servers()) == 0 {
+		fault("the server list names none: give the URL of a broker")
+	}
+	for _, s := range c.servers() {
+		u, err := url.Parse(s)
+		switch {
+		case err != nil: // the parser's text holds the URL, and with it a password
+			fault("the server is not a URL")
+		case u.Host == "":
+			fault("server %q: give host and port", u.Redacted())
+		case u.Scheme != "nats" && u.Scheme != "tls" && u.Scheme != "ws" && u.Scheme != "wss":
+			fault("server %q: want nats, tls, ws or wss", u.Redacted())
+		}
+	}
+	for _, f := range []struct {
+		name string
+		bad  bool
+	}{
+		{"ConnectWait", c.ConnectWait < 0},
+		{"Backoff", c.Backoff < 0},
+		{"MaxBackoff", c.MaxBackoff < 0},
+		{"HoldMessages", c.HoldMessages < 0},
+		{"HoldBytes", c.HoldBytes < 0},
+		{"HoldWorkers", c.HoldWorkers < 0},
+		{"HoldTotal", c.HoldTotal < 0},
+		{"HoldFor", c.HoldFor < 0},
+		{"Lead", c.Lead < 0},
+		{"SeedBlocks", c.SeedBlocks < 0},
+		{"SeedFor", c.SeedFor < 0},
+	} {
+		if f.bad {
+			fault("%s is below 0: give 0 for the default", f.name)
+		}
+	}
+	if (c.Cert == "") != (c.Key == "") {
+		fault("give both the client certificate and its key")
+	}
+	if c.Credentials != "" && c.NkeySeed != "" {
+		fault("give a credentials file or an nkey seed, not both")
+	}
+	if strings.ContainsAny(c.InboxPrefix, " \t\r\n*>") || strings.HasSuffix(c.InboxPrefix, ".") {
+		fault("inbox prefix %q: want a subject without wildcards", c.InboxPrefix)
+	}
+	return errors.Join(errs...)
+}
+
+// servers returns the URLs of c, each with a scheme.
+func (c Config) servers() []string {
+	var out []string
+	for s := range strings.SplitSeq(c.Server, ",") {
+		s = strings.TrimSpace(s)
+		if s == "" {
+			continue
+		}
+		if !strings.Contains(s, "://") {
+			s = "nats://" + s
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// redacted returns the servers as logs may show them: a URL's user part can be a
+// password or a token.
+func (c Config) redacted() string {
+	var out []string
+	for _, s := range c.servers() {
+		if u, err := url.Parse(s); err == nil {
+			out = append(out, u.Scheme+"://"+u.Host)
+		}
+	}
+	return strings.Join(out, ",")
+}

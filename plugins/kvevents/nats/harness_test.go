@@ -1,0 +1,295 @@
+package nats
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"pointsman/fleet"
+	"pointsman/internal/testfleet"
+	"pointsman/kvindex"
+	"pointsman/wire"
+)
+
+// The embedded broker leaves goroutines of its own behind; ours are looked for.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.init.0.func1"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*ipQueue[...]).push"),
+	)
+}
+
+// rig is a broker with the stream as a relay makes it.
+type rig struct {
+	tb     testing.TB
+	broker *testfleet.NATS
+	js     jetstream.JetStream
+}
+
+func newRig(tb testing.TB, edit func(*server.Options)) *rig {
+	tb.Helper()
+	r := &rig{tb: tb, broker: testfleet.StartNATS(tb, edit)}
+	r.connect()
+	r.createStream(func(*jetstream.StreamConfig) {})
+	return r
+}
+
+func (r *rig) connect() {
+	r.tb.Helper()
+	js, err := jetstream.New(r.broker.Connect(r.tb, natsgo.MaxReconnects(-1), natsgo.ReconnectWait(5*time.Millisecond)))
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	r.js = js
+}
+
+func (r *rig) createStream(edit func(*jetstream.StreamConfig)) {
+	r.tb.Helper()
+	cfg := jetstream.StreamConfig{
+		Name: Stream, Subjects: []string{Subjects}, MaxBytes: 256 << 20, MaxMsgs: 1_000_000, Storage: jetstream.FileStorage,
+	}
+	edit(&cfg)
+	if _, err := r.js.CreateOrUpdateStream(r.tb.Context(), cfg); err != nil {
+		r.tb.Fatal(err)
+	}
+}
+
+func (r *rig) emit(worker string, rank int, payload []byte) {
+	r.tb.Helper()
+	r.send(Subject(worker, rank), payload)
+}
+
+func (r *rig) send(subject string, payload []byte) {
+	r.tb.Helper()
+	if _, err := r.js.Publish(r.tb.Context(), subject, payload); err != nil {
+		r.tb.Fatal(err)
+	}
+}
+
+func (r *rig) bucket() jetstream.KeyValue {
+	r.tb.Helper()
+	kv, err := r.js.CreateOrUpdateKeyValue(r.tb.Context(), jetstream.KeyValueConfig{Bucket: Bucket})
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	return kv
+}
+
+func (r *rig) put(kv jetstream.KeyValue, key string, value []byte) {
+	r.tb.Helper()
+	if _, err := kv.Put(r.tb.Context(), key, value); err != nil {
+		r.tb.Fatal(err)
+	}
+}
+
+func (r *rig) config() Config {
+	return Config{
+		Server: r.broker.URL, ConnectWait: 5 * time.Second, Backoff: 5 * time.Millisecond, MaxBackoff: 50 * time.Millisecond,
+	}
+}
+
+func until(tb testing.TB, what string, done func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			tb.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+const blockSize = 4
+
+// prompt is a conversation of its own: the tokens of n blocks.
+type prompt struct {
+	tokens []uint32
+	hashes []uint64 // the engine's
+	ours   []kvindex.Hash
+}
+
+func newPrompt(base uint32, n int) *prompt {
+	p := &prompt{}
+	for i := range uint32(n * blockSize) {
+		p.tokens = append(p.tokens, base*1000+i)
+	}
+	for i := range n {
+		p.hashes = append(p.hashes, uint64(base)<<32|uint64(i))
+	}
+	p.ours = kvindex.HashTokens(nil, 0, p.tokens, blockSize)
+	return p
+}
+
+// stored is the batch that blocks from..to (excluded) of p are there.
+func (p *prompt) stored(from, to int) *kvindex.Batch {
+	e := kvindex.Event{Hashes: p.hashes[from:to], Tokens: p.tokens[from*blockSize : to*blockSize], BlockSize: blockSize}
+	if from > 0 {
+		e.HasParent, e.Parent = true, p.hashes[from-1]
+	}
+	return &kvindex.Batch{Rank: -1, At: 1, Events: []kvindex.Event{e}}
+}
+
+func (p *prompt) removed(from, to int) *kvindex.Batch {
+	return &kvindex.Batch{Rank: -1, At: 1, Events: []kvindex.Event{{Kind: kvindex.Removed, Hashes: p.hashes[from:to]}}}
+}
+
+func vllm(b *kvindex.Batch) []byte   { return wire.AppendVLLM(nil, b) }
+func sglang(b *kvindex.Batch) []byte { return wire.AppendSGLang(nil, b) }
+
+// encodeView is a bucket's value.
+func encodeView(hashes []uint64) []byte {
+	out := []byte{0xdd, byte(len(hashes) >> 24), byte(len(hashes) >> 16), byte(len(hashes) >> 8), byte(len(hashes))}
+	for _, h := range hashes {
+		out = append(out, 0xcf)
+		for shift := 56; shift >= 0; shift -= 8 {
+			out = append(out, byte(h>>shift))
+		}
+	}
+	return out
+}
+
+// view is a subscriber over a fleet that the test writes.
+type view struct {
+	tb    testing.TB
+	store *fleet.Store
+	feed  *fleet.Feed
+	index *kvindex.Index
+	sub   *Subscriber
+	log   *logged
+	stop  func()
+}
+
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logged) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.buf.String(), what)
+}
+
+func newView(tb testing.TB, cfg Config) *view {
+	tb.Helper()
+	v := &view{tb: tb, store: new(fleet.Store), index: kvindex.New(kvindex.DefaultConfig()), log: new(logged)}
+	v.feed = fleet.NewFeed(v.store)
+	var err error
+	v.sub, err = New(cfg, v.store, v.index, slog.New(slog.NewTextHandler(v.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return v
+}
+
+func (v *view) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- v.sub.Run(ctx) }()
+	v.stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				v.tb.Errorf("Run: %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			v.tb.Error("Run does not return")
+		}
+	})
+	v.tb.Cleanup(v.stop)
+}
+
+func watch(tb testing.TB, cfg Config, workers ...*fleet.Worker) *view {
+	tb.Helper()
+	v := newView(tb, cfg)
+	v.set(workers...)
+	v.run()
+	return v
+}
+
+// set makes workers the fleet. The index is told of each target, and forgets
+// those that are gone, as the picker does.
+func (v *view) set(workers ...*fleet.Worker) {
+	before := v.store.Snapshot().Targets
+	v.feed.Replace(workers)
+	after := map[string]bool{}
+	for _, t := range v.store.Snapshot().Targets {
+		v.index.Instance(t.Key)
+		after[t.Key] = true
+	}
+	for _, t := range before {
+		if !after[t.Key] {
+			v.index.Forget(t.Key)
+		}
+	}
+}
+
+func worker(id, incarnation string, edit ...func(*fleet.Worker)) *fleet.Worker {
+	w := &fleet.Worker{
+		ID: id, URL: "http://" + id, Host: "h", Port: 1, Engine: fleet.VLLM, BlockSize: blockSize, DPRank: -1, Incarnation: incarnation,
+	}
+	for _, e := range edit {
+		e(w)
+	}
+	return w
+}
+
+func (v *view) lookup(key string, p *prompt) (depth, exact int) {
+	var s kvindex.Scratch
+	v.index.Lookup(p.ours, &s)
+	in := v.index.Instance(key)
+	return s.Depth(in), s.ExactDepth(in)
+}
+
+func (v *view) depth(key string, p *prompt) int {
+	d, _ := v.lookup(key, p)
+	return d
+}
+
+func (v *view) wantDepth(what, key string, p *prompt, n int) {
+	v.tb.Helper()
+	until(v.tb, what, func() bool { return v.depth(key, p) == n })
+}
+
+// live waits until the past is applied.
+func (v *view) live() {
+	v.tb.Helper()
+	until(v.tb, "the live end of the stream", func() bool {
+		v.sub.mu.Lock()
+		defer v.sub.mu.Unlock()
+		return v.sub.up
+	})
+}
+
+// noted waits until every note is written.
+func (v *view) noted() {
+	v.tb.Helper()
+	until(v.tb, "the notes", func() bool {
+		v.sub.mu.Lock()
+		defer v.sub.mu.Unlock()
+		for _, p := range v.sub.peers {
+			if p.record != nil && (p.first || p.dirty) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func value(c prometheus.Collector) float64 { return testutil.ToFloat64(c) }
