@@ -27,6 +27,7 @@ import (
 	"pointsman/plugins/discovery/etcd"
 	"pointsman/plugins/discovery/kubernetes"
 	"pointsman/plugins/discovery/static"
+	natsevents "pointsman/plugins/kvevents/nats"
 	"pointsman/plugins/kvevents/zmq"
 )
 
@@ -37,13 +38,14 @@ type Settings struct {
 	Etcd       etcd.Config
 	Kubernetes kubernetes.Config
 	ZMQ        zmq.Config
+	NATSEvents natsevents.Config // of KV events, not of requests
 }
 
 // DefaultSettings returns every adapter's defaults.
 func DefaultSettings() Settings {
 	return Settings{
 		Static: static.DefaultConfig(), Etcd: etcd.DefaultConfig(), Kubernetes: kubernetes.DefaultConfig(),
-		ZMQ: zmq.DefaultConfig(),
+		ZMQ: zmq.DefaultConfig(), NATSEvents: natsevents.DefaultConfig(),
 	}
 }
 
@@ -67,6 +69,9 @@ var Discovery = map[string]func(Settings, *slog.Logger) (fleet.Source, error){
 // KVEvents are the transports of KV events, by the name that
 // --kv-event-transport takes.
 var KVEvents = map[string]func(Settings, *fleet.Store, *kvindex.Index, *slog.Logger) (Events, error){
+	"nats": func(s Settings, store *fleet.Store, index *kvindex.Index, log *slog.Logger) (Events, error) {
+		return natsevents.New(s.NATSEvents, store, index, log)
+	},
 	"zmq": func(s Settings, store *fleet.Store, index *kvindex.Index, log *slog.Logger) (Events, error) {
 		return zmq.New(s.ZMQ, store, index, log)
 	},
