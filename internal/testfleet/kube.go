@@ -48,6 +48,7 @@ type Kube struct {
 	delay     time.Duration
 	bookmarks time.Duration
 	mute      bool
+	marked    uint64        // version of the latest bookmark
 	closing   chan struct{} // closed to end the open watches
 }
 
@@ -199,6 +200,13 @@ func (k *Kube) EndWatches() {
 	defer k.mu.Unlock()
 	close(k.closing)
 	k.closing = make(chan struct{})
+}
+
+// Bookmarked returns the version that the latest bookmark named.
+func (k *Kube) Bookmarked() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return strconv.FormatUint(k.marked, 10)
 }
 
 // Unread returns how many listings have pages that were not read yet.

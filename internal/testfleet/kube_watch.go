@@ -71,11 +71,11 @@ func (q *kubeRequest) stream(at uint64, closing <-chan struct{}, every time.Dura
 			return
 		case <-over.C:
 			if bookmarks {
-				q.send([]kubeEvent{q.bookmark(at)})
+				q.mark(at)
 			}
 			return
 		case <-marks:
-			if !q.send([]kubeEvent{q.bookmark(at)}) {
+			if !q.mark(at) {
 				return
 			}
 		case <-changed:
@@ -131,11 +131,16 @@ func (q *kubeRequest) left(c kubeChange) json.RawMessage {
 	return out
 }
 
-func (q *kubeRequest) bookmark(at uint64) kubeEvent {
-	return kubeEvent{"BOOKMARK", map[string]any{
+// mark sends a bookmark; it returns false when the client is gone.
+func (q *kubeRequest) mark(at uint64) bool {
+	sent := q.send([]kubeEvent{{"BOOKMARK", map[string]any{
 		"kind": q.resource.Kind, "apiVersion": q.resource.apiVersion(),
 		"metadata": map[string]any{"resourceVersion": strconv.FormatUint(at, 10), "creationTimestamp": nil},
-	}}
+	}}})
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.marked = at
+	return sent
 }
 
 // send writes events, one a line; it returns false when the client is gone. A

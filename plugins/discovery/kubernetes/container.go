@@ -1,7 +1,9 @@
 package kubernetes
 
 import (
+	"net"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -28,6 +30,22 @@ func workerContainer(p *corev1.Pod, configured string, port int) string {
 		}
 	}
 	return first
+}
+
+// frontendEndpoint returns where a gateway reaches the forwarder in p, "" when p
+// does not declare one. The EPP's own flag knows one port for all, and Infera's
+// operator does not set it when it moves the frontend's (contract §11 E6).
+func frontendEndpoint(p *corev1.Pod) string {
+	if p.Status.PodIP == "" {
+		return ""
+	}
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		if c.Name == frontendName && len(c.Ports) > 0 {
+			return net.JoinHostPort(p.Status.PodIP, strconv.Itoa(int(c.Ports[0].ContainerPort)))
+		}
+	}
+	return ""
 }
 
 // containerStatus returns what the kubelet says of a container, nil when it has

@@ -232,6 +232,34 @@ func TestD13ADrainThatIsFirstSeenInTheListing(t *testing.T) {
 	f.want("its end")
 }
 
+// E6: the sidecar listens where the operator was told to, of which the EPP is not.
+func TestE6TheForwardersPortIsThePods(t *testing.T) {
+	moved := func(p *corev1.Pod) { p.Spec.Containers[1].Ports[0].ContainerPort = 8100 }
+	for _, tc := range []struct {
+		name, more string
+		edit       func(*corev1.Pod)
+		want       string
+	}{
+		{"as by default", "", func(*corev1.Pod) {}, "10.0.0.1:8000"},
+		{"moved", "", moved, "10.0.0.1:8100"},
+		{"IPv6", "", func(p *corev1.Pod) { p.Status.PodIP = "fd00::1" }, "[fd00::1]:8000"},
+		{"the record's own word counts", `,"forwarder_endpoint":"10.0.0.1:9"`, moved, "10.0.0.1:9"},
+		{"no address yet", "", func(p *corev1.Pod) { p.Status.PodIP = "" }, ""},
+		{"no port declared", "", func(p *corev1.Pod) { p.Spec.Containers[1].Ports = nil }, ""},
+		{"no sidecar", "", func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := testfleet.WorkerPod(namespace, "a", deployment, record(a, tc.more))
+			tc.edit(p)
+			tb := newTable(DefaultConfig())
+			tb.put(p)
+			if got := tb.worker(a).Endpoint; got != tc.want {
+				t.Errorf("endpoint %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestTheRecordsOwnStatusCounts(t *testing.T) {
 	c := newCluster(t)
 	p := c.add("a", a, `,"status":"draining"`)

@@ -16,7 +16,7 @@ func (f *follower) note(ctx context.Context, changes []change) {
 			f.contest(ctx, id)
 		}
 	}
-	f.metrics.observe(f.table.count(), len(f.contested))
+	f.metrics.observe(f.table.counts, len(f.contested))
 }
 
 // skip counts and says that a record cannot be used, once for as long as the

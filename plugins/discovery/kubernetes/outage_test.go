@@ -53,7 +53,7 @@ func TestBookmarksKeepAWatchFromExpiring(t *testing.T) {
 		noise.Labels["n"] = fmt.Sprint(i)
 		c.PutPod(t, noise)
 	}
-	f.untilHeard()
+	f.until("a bookmark behind the changes", func() bool { return c.Bookmarked() == c.Version() })
 	c.Compact()
 	c.EndWatches()
 	c.add("b", b)

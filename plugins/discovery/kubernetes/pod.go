@@ -91,6 +91,9 @@ func (t *table) observe(p *corev1.Pod, was *pod) *pod {
 	}
 	w := *now.base
 	w.Status, w.Incarnation = status, incarnation(p, c)
+	if w.Endpoint == "" {
+		w.Endpoint = frontendEndpoint(p)
+	}
 	now.worker = &w
 	return now
 }

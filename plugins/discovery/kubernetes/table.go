@@ -21,10 +21,11 @@ type table struct {
 	cfg    Config
 	pods   map[types.UID]*pod
 	claims map[string][]*pod // by worker_id; no empty slices
+	counts map[state]int     // Pods in each state
 }
 
 func newTable(cfg Config) *table {
-	return &table{cfg: cfg, pods: map[types.UID]*pod{}, claims: map[string][]*pod{}}
+	return &table{cfg: cfg, pods: map[types.UID]*pod{}, claims: map[string][]*pod{}, counts: map[state]int{}}
 }
 
 // change is a Pod's former and present self; nil before its first and after its
@@ -76,6 +77,12 @@ func (t *table) replace(all []corev1.Pod) []change {
 }
 
 func (t *table) swap(c change) {
+	if c.was != nil {
+		t.counts[c.was.state]--
+	}
+	if c.now != nil {
+		t.counts[c.now.state]++
+	}
 	if id := c.was.id(); id != "" {
 		rest := slices.DeleteFunc(t.claims[id], func(p *pod) bool { return p == c.was })
 		t.claims[id] = rest
@@ -129,13 +136,4 @@ func (t *table) contested(id string) bool {
 		}
 	}
 	return n > 1
-}
-
-// count returns how many Pods are in each state.
-func (t *table) count() map[state]int {
-	out := make(map[state]int, len(states))
-	for _, p := range t.pods {
-		out[p.state]++
-	}
-	return out
 }
