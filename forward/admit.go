@@ -11,11 +11,13 @@ import (
 // forward serves one request that needs a worker.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.ResponseController) {
 	now := time.Now()
+	route := routingOf(r.Header)
 	x := &exchange{
 		s: s, w: w, r: r, rc: rc, ctx: r.Context(), start: now,
 		id:     requestID(r.Header, now),
 		kind:   kindOf(r),
-		direct: s.cfg.Mode == Direct && r.Header.Get(headerWorker) != "",
+		route:  route,
+		direct: s.cfg.Mode == Direct && route.worker != "",
 	}
 	if s.cfg.MaxDuration > 0 {
 		ctx, cancel := context.WithTimeoutCause(x.ctx, s.cfg.MaxDuration, errMaxDuration)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pointsman/breaker"
+	"pointsman/fleet"
 	"pointsman/picker"
 )
 
@@ -18,13 +19,15 @@ const answerTime = time.Second
 
 // attempt is one try of a request at one worker.
 type attempt struct {
-	x        *exchange
-	id       string // request ID and number of the attempt
-	decision *picker.Decision
-	ctx      context.Context //nolint:containedctx // its life is the attempt's
-	cancel   context.CancelCauseFunc
-	idle     *time.Timer // cancels when the worker is silent; nil without a limit
-	status   int         // of the worker's response; 0 before it
+	x         *exchange
+	id        string // request ID and number of the attempt
+	prefillID string // the same of a pair's prefill leg
+	decision  *picker.Decision
+	begin     func() error    // called when the worker has produced something: its error ends the attempt; may be nil
+	ctx       context.Context //nolint:containedctx // its life is the attempt's
+	cancel    context.CancelCauseFunc
+	idle      *time.Timer // cancels when the worker is silent; nil without a limit
+	status    int         // of the worker's response; 0 before it
 }
 
 // attempts tries workers until one serves the request. Its error is the last
@@ -44,9 +47,10 @@ func (x *exchange) attempts() error {
 		}
 		x.workers = append(x.workers, d.Worker.ID)
 		last = x.try(n, &d)
-		if last == nil || n >= x.maxRetries() || !x.mayRepeat(last) {
+		if last == nil || n >= x.maxRetries() || !x.mayRepeat(last, d.Prefill != nil) {
 			return last
 		}
+		x.failed(&d, last)
 	}
 }
 
@@ -59,9 +63,12 @@ func (x *exchange) maxRetries() int {
 
 // mayRepeat reports whether a request that failed with err may go to another
 // worker (failover 2B).
-func (x *exchange) mayRepeat(err error) bool {
+func (x *exchange) mayRepeat(err error, pair bool) bool {
 	if x.committed || x.r.Context().Err() != nil {
 		return false
+	}
+	if pair {
+		return x.mayRepeatPair(err)
 	}
 	repeatable := x.s.cfg.RetrySafety == BeforeFirstToken && x.repeatable()
 	var ans *answer
@@ -83,10 +90,14 @@ func (x *exchange) mayRepeat(err error) bool {
 // returns d to the picker whatever happens.
 func (x *exchange) try(n int, d *picker.Decision) (err error) {
 	outcome := breaker.Neutral
-	defer func() { d.Done(time.Now(), outcome) }()
 
 	ctx, cancel := context.WithCancelCause(x.ctx)
-	a := &attempt{x: x, id: x.id + "/m" + strconv.Itoa(n+1), decision: d, ctx: ctx, cancel: cancel}
+	number := strconv.Itoa(n + 1)
+	a := &attempt{x: x, id: x.id + "/m" + number, decision: d, ctx: ctx, cancel: cancel}
+	if d.Prefill != nil {
+		a.id, a.prefillID = x.id+"/d"+number, x.id+"/p"+number
+	}
+	defer func() { a.decision.Done(time.Now(), outcome) }()
 	defer cancel(nil)
 	if idle := x.s.cfg.IdleTimeout; idle > 0 {
 		a.idle = time.AfterFunc(idle, func() { cancel(errIdle) })
@@ -102,17 +113,19 @@ func (x *exchange) try(n int, d *picker.Decision) (err error) {
 func (a *attempt) run() error {
 	x, d := a.x, a.decision
 	if d.Prefill != nil {
-		return errPD // the seam for a Connector, which will send the two legs
+		return a.runPair()
 	}
-	name := d.Worker.Transport
-	if name == "" {
-		name = "http"
+	tr, err := x.transport(d.Worker)
+	if err != nil {
+		return err
 	}
-	tr := x.s.deps.Transports[name]
-	if tr == nil {
-		return errNoTransport
-	}
-	resp, err := tr.Do(a.ctx, d.Worker, a.request())
+	return a.relay(tr, d.Worker, a.request())
+}
+
+// relay sends req to w and what w answers to the client.
+func (a *attempt) relay(tr Transport, w *fleet.Worker, req *Request) error {
+	x := a.x
+	resp, err := tr.Do(a.ctx, w, req)
 	if err != nil {
 		return a.cause(err)
 	}
@@ -132,7 +145,7 @@ func (a *attempt) request() *Request {
 	x := a.x
 	h := x.outHeader
 	h[headerAttemptID] = []string{a.id}
-	if rank := x.rank(a.decision); rank >= 0 {
+	if rank := a.decision.Rank; rank >= 0 {
 		h[headerRank] = []string{strconv.Itoa(rank)}
 	} else {
 		delete(h, headerRank)
@@ -206,6 +219,10 @@ func (a *attempt) verdict(err error) (breaker.Outcome, string) {
 	var ans *answer
 	var event *errorEvent
 	switch {
+	case atPrefill(err):
+		return breaker.Neutral, "prefill"
+	case errors.Is(err, errFirstToken):
+		return breaker.Fault, "idle"
 	case errors.As(err, &ans):
 		if ans.refused() {
 			return breaker.Neutral, "refused"

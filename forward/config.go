@@ -47,9 +47,11 @@ type Config struct {
 
 	MaxBody int64 // largest request body in bytes, above it 413; default 32 MiB
 
-	IdleTimeout  time.Duration // longest wait for the worker's next byte, answer head included; 0 for ever; default 900 s
-	MaxDuration  time.Duration // longest duration of a whole request; 0 no limit; default 0
-	WriteTimeout time.Duration // longest wait for the client to take a write; 0 for ever; default 60 s
+	IdleTimeout       time.Duration // longest wait for the worker's next byte, answer head included; 0 for ever; default 900 s
+	PrefillTimeout    time.Duration // longest wait for a prefill leg's answer before the decode leg has one; 0 for ever; default 30 s (--prefill-timeout)
+	FirstTokenTimeout time.Duration // longest wait for a pair's first content; 0 for ever; default 120 s (--pd-first-token-timeout)
+	MaxDuration       time.Duration // longest duration of a whole request; 0 no limit; default 0
+	WriteTimeout      time.Duration // longest wait for the client to take a write; 0 for ever; default 60 s
 
 	// HoldTime is for how long a stream's 200 is held back while only events
 	// without content have come. Past it the next event commits, so that
@@ -71,17 +73,19 @@ const (
 // DefaultConfig returns the defaults named in [Config].
 func DefaultConfig() Config {
 	return Config{
-		Mode:           Auto,
-		DirectFailover: true,
-		MaxRetries:     1,
-		RetrySafety:    BeforeFirstToken,
-		NameWorker:     true,
-		MaxBody:        32 << 20,
-		IdleTimeout:    900 * time.Second,
-		WriteTimeout:   60 * time.Second,
-		HoldTime:       10 * time.Second,
-		DrainDelay:     5 * time.Second,
-		DrainTimeout:   30 * time.Second,
+		Mode:              Auto,
+		DirectFailover:    true,
+		MaxRetries:        1,
+		RetrySafety:       BeforeFirstToken,
+		NameWorker:        true,
+		MaxBody:           32 << 20,
+		IdleTimeout:       900 * time.Second,
+		PrefillTimeout:    30 * time.Second,
+		FirstTokenTimeout: 120 * time.Second,
+		WriteTimeout:      60 * time.Second,
+		HoldTime:          10 * time.Second,
+		DrainDelay:        5 * time.Second,
+		DrainTimeout:      30 * time.Second,
 	}
 }
 
@@ -105,6 +109,8 @@ func (c Config) Validate() error {
 		d    time.Duration
 	}{
 		{"idle timeout", c.IdleTimeout},
+		{"prefill timeout", c.PrefillTimeout},
+		{"first token timeout", c.FirstTokenTimeout},
 		{"max duration", c.MaxDuration},
 		{"write timeout", c.WriteTimeout},
 		{"hold time", c.HoldTime},

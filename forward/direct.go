@@ -3,7 +3,6 @@ package forward
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"pointsman/picker"
@@ -19,7 +18,9 @@ type scored struct {
 // describePick fills what the picker is asked.
 func (x *exchange) describePick() {
 	x.pick = picker.Request{ID: x.id, Model: x.scan.Model, AnyModel: x.scan.Model == "", ByLoad: true}
+	x.pick.NoPair = len(x.s.deps.Connectors) == 0
 	if x.kind == prompt.Other {
+		x.pick.NoPair = true
 		x.pick.Reason = prompt.ReasonOtherPath
 		return
 	}
@@ -71,7 +72,7 @@ func (x *exchange) next(n int) (picker.Decision, error) {
 	if x.direct && n == 0 {
 		return x.named(now)
 	}
-	x.pick.Tried = x.workers
+	x.pick.Tried = x.tried
 	d, err := x.s.deps.Picker.Pick(now, &x.pick)
 	if x.kind == prompt.Other && !x.pick.AnyModel && errors.Is(err, picker.ErrNoModel) {
 		// An engine may know models that the fleet does not, such as adapters:
@@ -82,27 +83,22 @@ func (x *exchange) next(n int) (picker.Decision, error) {
 	return d, err
 }
 
-// named reserves the worker that the headers name (infera.md 5.4).
+// named reserves the workers that the headers name (infera.md 5.4).
 func (x *exchange) named(now time.Time) (picker.Decision, error) {
-	if x.r.Header.Get(headerPrefill) != "" {
+	if x.route.prefill != "" && (len(x.s.deps.Connectors) == 0 || x.kind == prompt.Other) {
 		return picker.Decision{}, errPD
 	}
 	req := x.pick
 	req.AnyModel = x.kind == prompt.Other // the model of such a request is the engine's to judge
-	d, err := x.s.deps.Picker.Direct(now, x.r.Header.Get(headerWorker), "", &req)
+	req.Alone = x.route.alone && x.route.prefill == ""
+	snap := x.s.deps.Store.Snapshot()
+	worker, prefill := ranked(snap, x.route.worker, x.route.rank), ""
+	if x.route.prefill != "" {
+		prefill = ranked(snap, x.route.prefill, x.route.prefillRank)
+	}
+	d, err := x.s.deps.Picker.Direct(now, worker, prefill, &req)
 	if err != nil {
 		return d, fmt.Errorf("%w: %w", errStale, err)
 	}
 	return d, nil
-}
-
-// rank returns the data-parallel rank that a decision's worker is asked to run
-// on, -1 for none: the gateway's, if it names one that the worker has.
-func (x *exchange) rank(d *picker.Decision) int {
-	if x.direct && len(x.workers) == 1 {
-		if n, err := strconv.Atoi(x.r.Header.Get(headerRank)); err == nil && n >= 0 && n < d.Worker.DPSize {
-			return n
-		}
-	}
-	return d.Rank
 }

@@ -75,6 +75,9 @@ const (
 // describe maps err to what the client is told. No text of a transport or a
 // worker gets in: it may name addresses (infera.md H11).
 func describe(err error) apiError {
+	if e, ok := describePair(err); ok {
+		return e
+	}
 	if e, ok := describeRequest(err); ok {
 		return e
 	}

@@ -22,15 +22,20 @@ type exchange struct {
 	start time.Time
 	id    string
 
-	kind      prompt.Kind
-	target    string
-	outHeader http.Header
-	body      *[]byte // nil when there is none, or when it is not needed any more
-	scan      prompt.Request
-	scored    *scored
-	pick      picker.Request
-	direct    bool     // the headers name the worker
-	workers   []string // tried so far
+	kind         prompt.Kind
+	target       string
+	outHeader    http.Header
+	body         *[]byte // nil when there is none, or when it is not needed any more
+	scan         prompt.Request
+	scored       *scored
+	pick         picker.Request
+	direct       bool // the headers name the worker
+	route        routing
+	workers      []string // that have been asked
+	tried        []string // of these and of prefill workers, those that failed
+	paired       bool     // a prefill/decode pair has been asked
+	object       *Object  // the body's members, once a pair has been asked
+	redispatched bool     // a prefill leg has been repeated
 
 	committed  bool // the response head has been handed to net/http
 	abort      bool // the body broke: the connection must not end cleanly
@@ -44,6 +49,9 @@ type exchange struct {
 func (x *exchange) router() string {
 	if x.direct {
 		return "direct"
+	}
+	if x.paired {
+		return "disagg"
 	}
 	return "mixed"
 }
@@ -91,13 +99,20 @@ func (x *exchange) write(p []byte, f flushing) error {
 	return nil
 }
 
-// firstToken notes that the worker has produced something of the answer.
-func (x *exchange) firstToken(a *attempt) {
+// firstToken notes that the worker has produced something of the answer. Its
+// error says that the attempt has failed all the same.
+func (x *exchange) firstToken(a *attempt) error {
 	if !x.firstAt.IsZero() {
-		return
+		return nil
+	}
+	if a.begin != nil {
+		if err := a.begin(); err != nil {
+			return err
+		}
 	}
 	x.firstAt = time.Now()
 	a.decision.FirstToken(x.firstAt)
+	return nil
 }
 
 // finish answers a request that could not be served, as far as it still can be,

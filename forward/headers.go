@@ -32,11 +32,10 @@ func dropped(k string) bool {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
 		"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings",
 		"Host", "Content-Length", "Expect",
-		headerWorker, headerPrefill, headerRank,
 		"X-Worker-Fallback-Ids", "X-Prefiller-Host-Port":
 		return true
 	}
-	return strings.HasPrefix(k, internalPrefix) ||
+	return routingHeader(k) || strings.HasPrefix(k, internalPrefix) ||
 		strings.HasPrefix(k, "X-Gateway-Destination-Endpoint") ||
 		strings.HasPrefix(k, "X-Data-Parallel-")
 }

@@ -17,15 +17,19 @@ const (
 )
 
 type metrics struct {
-	duration  *prometheus.HistogramVec
-	inflight  *prometheus.GaugeVec
-	attempts  *prometheus.CounterVec
-	retries   *prometheus.CounterVec
-	ttft      prometheus.Histogram
-	truncated *prometheus.CounterVec
-	gone      prometheus.Counter
-	bytesIn   prometheus.Counter
-	bytesOut  prometheus.Counter
+	duration      *prometheus.HistogramVec
+	inflight      *prometheus.GaugeVec
+	attempts      *prometheus.CounterVec
+	retries       *prometheus.CounterVec
+	ttft          prometheus.Histogram
+	truncated     *prometheus.CounterVec
+	prefills      prometheus.Counter
+	prefillFaults *prometheus.CounterVec
+	redispatches  prometheus.Counter
+	decodeDials   prometheus.Counter
+	gone          prometheus.Counter
+	bytesIn       prometheus.Counter
+	bytesOut      prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -59,9 +63,16 @@ func newMetrics() *metrics {
 			Name: "pointsman_forward_truncated_streams_total",
 			Help: "Streams that broke after their first byte, by the code of the error event.",
 		}, []string{"code"}),
-		gone:     counter("pointsman_forward_client_disconnects_total", "Requests whose client left before the end."),
-		bytesIn:  counter("pointsman_forward_request_bytes_total", "Bytes of request bodies read."),
-		bytesOut: counter("pointsman_forward_response_bytes_total", "Bytes of response bodies written."),
+		prefills: counter("pointsman_forward_prefills_total", "Prefill legs sent."),
+		prefillFaults: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pointsman_forward_prefill_failures_total",
+			Help: "Prefill legs that failed, by how.",
+		}, []string{"outcome"}),
+		redispatches: counter("infera_router_prefill_redispatch_total", "Prefill legs repeated on another pair, in another room."),
+		decodeDials:  counter("infera_router_decode_alt_dial_total", "Decode legs moved to another worker because the first could not be dialed."),
+		gone:         counter("pointsman_forward_client_disconnects_total", "Requests whose client left before the end."),
+		bytesIn:      counter("pointsman_forward_request_bytes_total", "Bytes of request bodies read."),
+		bytesOut:     counter("pointsman_forward_response_bytes_total", "Bytes of response bodies written."),
 	}
 }
 
@@ -69,7 +80,7 @@ func newMetrics() *metrics {
 func (s *Server) Register(reg prometheus.Registerer) error {
 	m := s.metrics
 	for _, c := range []prometheus.Collector{
-		m.duration, m.inflight, m.attempts, m.retries, m.ttft, m.truncated, m.gone, m.bytesIn, m.bytesOut,
+		m.duration, m.inflight, m.attempts, m.retries, m.ttft, m.truncated, m.prefills, m.prefillFaults, m.redispatches, m.decodeDials, m.gone, m.bytesIn, m.bytesOut,
 	} {
 		if err := reg.Register(c); err != nil {
 			return err

@@ -31,6 +31,11 @@ type Deps struct {
 	// a worker that names none is reached by "http". At least one is required.
 	Transports map[string]Transport
 
+	// Connectors by the prefill/decode protocol that workers register. Without
+	// one for a protocol, its pairs are refused (501), so the picker's
+	// Config.Protocols should be theirs; without any, no pair is picked.
+	Connectors map[string]Connector
+
 	// Ready reports why requests cannot be served, beyond what the fleet tells;
 	// nil when they can. Optional.
 	Ready func() error
@@ -67,6 +72,7 @@ type Server struct {
 	bufs     buffers
 	prepared sync.Pool // of *scored
 	draining atomic.Bool
+	legs     sync.WaitGroup // prefill legs that may outlive their request
 }
 
 // New returns a server. It does no I/O.
@@ -127,6 +133,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	s.Drain()
 	srv.SetKeepAlivesEnabled(false) // clients look for another forwarder with their next request
 	err := s.shutdown(context.WithoutCancel(ctx), srv, abort, failed)
+	s.legs.Wait() // each ends prefillGrace after its request
 	if served := <-failed; err == nil && !errors.Is(served, http.ErrServerClosed) {
 		err = served
 	}

@@ -104,7 +104,9 @@ func (st *stream) event(raw []byte) (end bool, err error) {
 	switch st.dial.meaning(raw) {
 	case content:
 		if st.x.firstAt.IsZero() {
-			st.x.firstToken(st.a)
+			if err := st.x.firstToken(st.a); err != nil {
+				return true, err
+			}
 			st.x.s.metrics.ttft.Observe(st.x.firstAt.Sub(st.x.start).Seconds())
 		}
 		return false, st.commit()

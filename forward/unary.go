@@ -32,7 +32,9 @@ func (x *exchange) relayBody(a *attempt, resp *Response) error {
 		return &Error{Stage: StageBody, Err: ErrTruncated}
 	}
 	if resp.Status < http.StatusBadRequest {
-		x.firstToken(a)
+		if err := x.firstToken(a); err != nil {
+			return err
+		}
 	}
 	h := x.w.Header()
 	copyResponse(h, resp.Header)

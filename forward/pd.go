@@ -1,0 +1,329 @@
+package forward
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"pointsman/breaker"
+	"pointsman/fleet"
+	"pointsman/picker"
+)
+
+// Ends of a prefill leg that are not knobs.
+const (
+	maxHandoff   = 8 << 20     // bytes of a prefill answer that a decode leg is made from
+	prefillGrace = time.Second // for a prefill leg whose decode leg is complete: so that its connection can be kept
+	decodeDials  = 2           // workers that a finished prefill leg's KV cache is offered to (failover 2B)
+)
+
+// legs is one attempt at a request with a pair of workers.
+//
+// The engines wait for each other, for minutes if need be: so a leg that fails
+// before the client has got a byte ends the other one, and the next attempt has
+// another room. Once the decode leg has produced something the prefill leg has
+// done its part and is left alone, unless the decode leg breaks or the client
+// leaves (Infera infera/router/disagg.py; defects P10, P23).
+type legs struct {
+	a      *attempt
+	conn   Connector
+	pair   *Pair
+	body   *Object
+	chosen picker.Decision // as picked: its prefill leg is the one that runs
+
+	mu    sync.Mutex
+	began bool // the decode leg has produced something
+}
+
+// runPair sends the two legs of a's decision.
+func (a *attempt) runPair() error {
+	x, d := a.x, a.decision
+	conn := x.s.deps.Connectors[d.Prefill.Protocol]
+	if conn == nil {
+		return errPD
+	}
+	x.paired = true
+	if x.object == nil {
+		if x.body == nil {
+			return errPD
+		}
+		var err error
+		if x.object, err = ParseObject(*x.body); err != nil {
+			return errBrokenBody
+		}
+	}
+	var random [40]byte
+	_, _ = rand.Read(random[:]) // never fails (crypto/rand)
+	l := &legs{
+		a: a, conn: conn, body: x.object, chosen: *d,
+		pair: newPair(d.Prefill, d.Worker, d.PrefillRank, d.Rank, random),
+	}
+	a.begin = l.begin
+	if limit := x.s.cfg.FirstTokenTimeout; limit > 0 {
+		late := time.AfterFunc(limit, func() { l.fail(errFirstToken) })
+		defer late.Stop()
+	}
+	if conn.Topology() == Concurrent {
+		return l.concurrent()
+	}
+	return l.serial()
+}
+
+// begin notes that the decode leg has produced something. Its error says that the
+// attempt was ended before.
+func (l *legs) begin() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if why := context.Cause(l.a.ctx); why != nil {
+		return l.a.cause(why)
+	}
+	l.began = true
+	return nil
+}
+
+// fail ends the attempt with cause, unless the decode leg has begun to answer.
+func (l *legs) fail(cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.began {
+		l.a.cancel(cause)
+	}
+}
+
+// concurrent runs both legs at once. The prefill leg has a goroutine, which
+// outlives the attempt by prefillGrace at most.
+func (l *legs) concurrent() error {
+	pre, err := l.conn.Prefill(l.pair, l.body)
+	if err != nil {
+		return &legError{err}
+	}
+	dec, err := l.conn.Decode(l.pair, l.body, nil)
+	if err != nil {
+		return &legError{err}
+	}
+	x := l.a.x
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.a.ctx))
+	ended := make(chan struct{})
+	x.s.legs.Go(func() {
+		defer close(ended)
+		defer cancel(nil)
+		if limit := x.s.cfg.PrefillTimeout; limit > 0 {
+			// Past the decode leg's beginning it is no news that the answer is slow.
+			late := time.AfterFunc(limit, func() { l.fail(&legError{errPrefillTimeout}) })
+			defer late.Stop()
+		}
+		if _, err := l.runPrefill(ctx, pre); err != nil {
+			l.fail(&legError{err})
+		}
+	})
+	unbound := context.AfterFunc(l.a.ctx, func() { cancel(context.Cause(l.a.ctx)) })
+	err = l.decode(dec)
+	if err != nil {
+		cancel(context.Canceled)
+		<-ended // no leg of a failed attempt is left when the next one begins
+		return err
+	}
+	if unbound() {
+		timer := time.AfterFunc(prefillGrace, func() { cancel(context.Canceled) })
+		context.AfterFunc(ctx, func() { timer.Stop() })
+	}
+	return nil
+}
+
+// serial runs the prefill leg, then the decode leg with what it handed over.
+func (l *legs) serial() error {
+	pre, err := l.conn.Prefill(l.pair, l.body)
+	if err != nil {
+		return &legError{err}
+	}
+	ctx, cancel := context.WithCancelCause(l.a.ctx)
+	defer cancel(nil)
+	if limit := l.a.x.s.cfg.PrefillTimeout; limit > 0 {
+		late := time.AfterFunc(limit, func() { cancel(errPrefillTimeout) })
+		defer late.Stop()
+	}
+	answered, err := l.runPrefill(ctx, pre)
+	if err != nil {
+		if l.a.ctx.Err() != nil { // the attempt itself was ended
+			return l.a.cause(err)
+		}
+		return &legError{err}
+	}
+	for dials := 1; ; dials++ {
+		dec, err := l.conn.Decode(l.pair, l.body, answered)
+		if err != nil {
+			return &legError{err}
+		}
+		err = l.decode(dec)
+		if err == nil || dials >= decodeDials || l.conn.Topology() != Pull || stageOf(err) != StageDial || l.a.ctx.Err() != nil {
+			return err
+		}
+		if !l.alternate() {
+			return err
+		}
+	}
+}
+
+// alternate moves the decode leg to another worker that could not be dialed yet.
+func (l *legs) alternate() bool {
+	a, x := l.a, l.a.x
+	req := x.pick
+	req.Tried = append(x.tried[:len(x.tried):len(x.tried)], a.decision.Worker.ID)
+	d, err := x.s.deps.Picker.Alternate(time.Now(), &req, l.pair.Prefill)
+	if err != nil {
+		return false
+	}
+	x.tried = req.Tried
+	x.workers = append(x.workers, d.Worker.ID)
+	x.s.metrics.decodeDials.Inc()
+	a.decision.Done(time.Now(), breaker.Fault)
+	a.decision = &d
+	moved := *l.pair
+	moved.Decode, moved.DecodeRank = d.Worker, d.Rank
+	l.pair = &moved
+	return true
+}
+
+// decode sends the decode leg and relays its answer to the client.
+func (l *legs) decode(body []byte) error {
+	d := l.a.decision
+	tr, err := l.a.x.transport(d.Worker)
+	if err != nil {
+		return err
+	}
+	return l.a.relay(tr, d.Worker, l.request(l.a.id, body, d.Rank))
+}
+
+// request returns a leg's request.
+func (l *legs) request(id string, body []byte, rank int) *Request {
+	x := l.a.x
+	h := maps.Clone(x.outHeader)
+	h[headerAttemptID] = []string{id}
+	if forged := l.conn.RequestID(l.pair); forged != "" {
+		h[headerClientID] = []string{forged}
+	}
+	delete(h, headerRank)
+	if rank >= 0 {
+		h[headerRank] = []string{strconv.Itoa(rank)}
+	}
+	return &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: h, Body: body}
+}
+
+// runPrefill sends the prefill leg and reads its answer to the end. It tells the
+// picker how it went. An answer of 400 or above is an error; the object is nil
+// when the legs are concurrent, and whenever there is an error.
+func (l *legs) runPrefill(ctx context.Context, body []byte) (*Object, error) {
+	m := l.a.x.s.metrics
+	m.prefills.Inc()
+	got, err := l.sendPrefill(ctx, body)
+	outcome := prefillOutcome(ctx, err)
+	l.chosen.PrefillDone(time.Now(), outcome)
+	if err != nil {
+		m.prefillFaults.WithLabelValues(prefillLabel(ctx, err)).Inc()
+	}
+	return got, err
+}
+
+func (l *legs) sendPrefill(ctx context.Context, body []byte) (*Object, error) {
+	w := l.pair.Prefill
+	tr, err := l.a.x.transport(w)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := tr.Do(ctx, w, l.request(l.a.prefillID, body, l.pair.PrefillRank))
+	if err != nil {
+		return nil, cause(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.Status >= http.StatusBadRequest {
+		return nil, prefillAnswer(ctx, resp)
+	}
+	if l.conn.Topology() == Concurrent {
+		return nil, discard(ctx, resp, dialectOf(l.a.x.kind, l.a.x.r.URL.Path))
+	}
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxHandoff+1))
+	if err != nil {
+		return nil, cause(ctx, err)
+	}
+	got, err := ParseObject(raw)
+	if err != nil || len(raw) > maxHandoff {
+		return nil, ErrHandoff
+	}
+	return got, nil
+}
+
+// prefillAnswer reads a failure of the prefill worker, within answerTime.
+func prefillAnswer(ctx context.Context, resp *Response) error {
+	ans := &answer{status: resp.Status, header: resp.Header}
+	late := time.AfterFunc(answerTime, func() { _ = resp.Body.Close() })
+	defer late.Stop()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, smallBody))
+	if ctx.Err() != nil {
+		return cause(ctx, err)
+	}
+	ans.body, ans.complete = body, err == nil && len(body) < smallBody
+	return ans
+}
+
+// discard reads the answer of a concurrent prefill leg, of which nothing is
+// needed but whether it is an error.
+func discard(ctx context.Context, resp *Response, dial dialect) error {
+	if !isStream(resp) {
+		_, err := io.Copy(io.Discard, resp.Body)
+		return cause(ctx, err)
+	}
+	var frames framer
+	buf := make([]byte, 0, smallBuffer)
+	for {
+		if len(buf) == cap(buf) {
+			if len(buf) >= maxEvent {
+				return errEventSize
+			}
+			buf = append(make([]byte, 0, 2*cap(buf)), buf...)
+		}
+		n, err := resp.Body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		whole := 0
+		for next := frames.next(buf); next >= 0; next = frames.next(buf) {
+			if raw := buf[whole:next]; dial.meaning(raw) == failed {
+				return &answer{status: errorStatus(raw), body: append([]byte(nil), parseEvent(raw).data...), complete: true}
+			}
+			whole = next
+		}
+		buf = buf[:copy(buf, buf[whole:])]
+		frames.cut(whole)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return cause(ctx, err)
+		}
+	}
+}
+
+// cause returns why ctx was canceled, or else err.
+func cause(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); err != nil && why != nil {
+		return why
+	}
+	return err
+}
+
+// transport returns what reaches w: the legs of a pair may differ (Infera defect
+// N15).
+func (x *exchange) transport(w *fleet.Worker) (Transport, error) {
+	name := w.Transport
+	if name == "" {
+		name = "http"
+	}
+	if tr := x.s.deps.Transports[name]; tr != nil {
+		return tr, nil
+	}
+	return nil, errNoTransport
+}

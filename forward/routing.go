@@ -1,0 +1,68 @@
+package forward
+
+import (
+	"net/http"
+	"strconv"
+
+	"pointsman/fleet"
+)
+
+// Headers by which an endpoint picker says who serves a request, beside those in
+// headers.go. The first name of each is ours and Infera's; the others are what
+// NVIDIA Dynamo's picker sets (canonical and legacy), read but never sent.
+const (
+	headerPrefillRank = "X-Prefill-Data-Parallel-Rank"
+	// headerPrefillSkip says that the decode worker named alone is to compute the
+	// prompt itself. Without it, a decode worker alone is a mistake (Infera
+	// defect P13).
+	headerPrefillSkip = "X-Prefill-Skip"
+)
+
+// routing is what the headers say.
+type routing struct {
+	worker, prefill   string
+	rank, prefillRank string
+	alone             bool
+}
+
+func routingOf(h http.Header) routing {
+	return routing{
+		worker:      first(h, headerWorker, "X-Dynamo-Worker-Instance-Id"),
+		prefill:     first(h, headerPrefill, "X-Dynamo-Prefill-Instance-Id"),
+		rank:        first(h, headerRank, "X-Dynamo-Dp-Rank", "X-Dp-Rank"),
+		prefillRank: first(h, headerPrefillRank, "X-Dynamo-Prefill-Dp-Rank", "X-Prefill-Dp-Rank"),
+		alone:       h.Get(headerPrefillSkip) != "",
+	}
+}
+
+func first(h http.Header, names ...string) string {
+	for _, name := range names {
+		if v := h.Get(name); v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// routingHeader reports whether k is a header of [routing] or one of its kin.
+func routingHeader(k string) bool {
+	switch k {
+	case headerWorker, headerPrefill, headerRank, headerPrefillRank, headerPrefillSkip,
+		"X-Dynamo-Worker-Instance-Id", "X-Dynamo-Prefill-Instance-Id", "X-Dynamo-Dp-Rank", "X-Dynamo-Prefill-Dp-Rank",
+		"X-Dynamo-Routing-Mode", "X-Dp-Rank", "X-Prefill-Dp-Rank":
+		return true
+	}
+	return false
+}
+
+// ranked returns the key of the worker's rank, if it has such a rank; else id.
+func ranked(snap *fleet.Snapshot, id, rank string) string {
+	n, err := strconv.Atoi(rank)
+	if err != nil || n < 0 {
+		return id
+	}
+	if w := snap.Worker(id); w == nil || w.Ranks() == 1 || n >= w.Ranks() {
+		return id
+	}
+	return id + "#dp" + strconv.Itoa(n)
+}
