@@ -80,11 +80,11 @@ func (s *Source) Watch(ctx context.Context, feed *fleet.Feed) error {
 			return nil // what ended the session is that we are asked to stop
 		}
 		s.metrics.failed(err)
-		if f.listed {
+		if f.opened {
 			wait = s.cfg.Backoff
 		}
 		if f.listed && routine(err) {
-			f.log.LogAttrs(ctx, slog.LevelInfo, "the Pods have to be listed again", slog.Any("error", err))
+			f.log.LogAttrs(ctx, slog.LevelDebug, "the Pods have to be listed again", slog.Any("error", err))
 			if time.Since(began) > s.cfg.Backoff {
 				continue
 			}
@@ -128,14 +128,16 @@ type follower struct {
 
 	contested map[string]bool // worker_ids that it was said of
 	lastErr   string          // what was said of the present outage; "" when in step
+	settled   bool            // false until the first watch, and in an outage
 	started   bool            // some session has listed the fleet
 	listed    bool            // the present session has listed the fleet
+	opened    bool            // the present session has opened a watch
 	version   string          // latest that the present session knows of
 }
 
 // session lists and follows until something breaks.
 func (f *follower) session(ctx context.Context) error {
-	f.listed = false
+	f.listed, f.opened = false, false
 	if err := f.list(ctx); err != nil {
 		return err
 	}
@@ -172,13 +174,26 @@ func (f *follower) list(ctx context.Context) error {
 	}
 	f.metrics.lists.Inc()
 	f.note(ctx, f.table.replace(all))
-	workers := f.table.workers()
-	f.feed.Replace(workers)
-	f.started, f.listed, f.lastErr = true, true, ""
-	f.log.LogAttrs(ctx, slog.LevelInfo, "the fleet is in step with the API server",
-		slog.String("namespace", f.pods.namespace), slog.String("selector", f.pods.selector),
-		slog.Int("pods", len(all)), slog.Int("workers", len(workers)), slog.String("version", f.version))
+	f.feed.Replace(f.table.workers())
+	f.started, f.listed = true, true
 	return nil
+}
+
+// inStep notes that the session's first watch is open.
+func (f *follower) inStep(ctx context.Context) {
+	f.metrics.watches.Inc()
+	if f.opened {
+		return
+	}
+	f.opened = true
+	level := slog.LevelInfo
+	if f.settled { // a listing amid normal work is no news
+		level = slog.LevelDebug
+	}
+	f.settled, f.lastErr = true, ""
+	f.log.LogAttrs(ctx, level, "the fleet is in step with the API server",
+		slog.String("namespace", f.pods.namespace), slog.String("selector", f.pods.selector),
+		slog.Int("pods", len(f.table.pods)), slog.Int("workers", len(f.table.claims)), slog.String("version", f.version))
 }
 
 // follow applies changes until the watch ends. It returns nil when the next one
@@ -195,7 +210,7 @@ func (f *follower) follow(ctx context.Context) error {
 		return f.dead(cmp.Or(context.Cause(ctx), err))
 	}
 	defer w.Stop()
-	f.metrics.watches.Inc()
+	f.inStep(ctx)
 	silence := time.NewTimer(f.cfg.Silence)
 	defer silence.Stop()
 	heard := false
@@ -264,6 +279,7 @@ func (f *follower) publish(ctx context.Context, c change) {
 
 // complain says what is wrong with the API server, once until it changes.
 func (f *follower) complain(ctx context.Context, err error) {
+	f.settled = false
 	if err == nil || f.lastErr == err.Error() {
 		return
 	}
