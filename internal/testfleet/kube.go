@@ -33,9 +33,9 @@ const kubeToken = "token-of-the-test" //nolint:gosec // it opens nothing but a t
 type Kube struct {
 	URL   string // https://host:port; it stays over a restart
 	Token string // the bearer token it accepts
+	CA    []byte // PEM of the certificate that it shows
 
 	cert   tls.Certificate
-	ca     []byte
 	addr   string
 	server *httptest.Server
 
@@ -62,7 +62,7 @@ func StartKube(tb testing.TB) *Kube {
 	pattern := httptest.NewUnstartedServer(nil)
 	pattern.StartTLS() // only for the certificate that it makes
 	k.cert = pattern.TLS.Certificates[0]
-	k.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pattern.Certificate().Raw})
+	k.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pattern.Certificate().Raw})
 	pattern.Close()
 	k.addr = freeAddress(tb)
 	k.URL = "https://" + k.addr
@@ -123,7 +123,7 @@ func (k *Kube) Kubeconfig(tb testing.TB, address string) string {
 	if address == "" {
 		address = k.addr
 	}
-	return writeKubeconfig(tb, "https://"+address, k.ca, k.Token)
+	return writeKubeconfig(tb, "https://"+address, k.CA, k.Token)
 }
 
 func writeKubeconfig(tb testing.TB, server string, ca []byte, token string) string {

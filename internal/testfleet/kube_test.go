@@ -26,7 +26,7 @@ func newKubeClient(t *testing.T) *kubeClient {
 	t.Helper()
 	k := StartKube(t)
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(k.ca)
+	roots.AppendCertsFromPEM(k.CA)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
 	t.Cleanup(tr.CloseIdleConnections)
 	return &kubeClient{t: t, k: k, http: &http.Client{Transport: tr}}
