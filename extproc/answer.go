@@ -36,7 +36,7 @@ const eosTail = "\x10\x01"
 // assembler builds answers. One is shared by all streams.
 type assembler struct {
 	pool    *bufferPool
-	control [9]controlHeader
+	control [14]controlHeader
 	clear   bool // ask for a new route selection
 	tail    mem.Buffer
 	plain   [answerResponseTrailers + 1]mem.BufferSlice // answers that change nothing
@@ -155,7 +155,12 @@ type route struct {
 	worker      string
 	prefill     string // "" for none
 	rank        []byte // decimal; empty for none
+	prefillRank []byte // the same of the prefill worker
+	alone       bool   // the decode worker does without a prefill worker
 }
+
+// skip is the value of HeaderPrefillSkip.
+const skip = "true"
 
 func (r *route) routed() routed {
 	var set routed
@@ -167,6 +172,12 @@ func (r *route) routed() routed {
 	}
 	if len(r.rank) > 0 {
 		set |= routedRank
+	}
+	if len(r.prefillRank) > 0 {
+		set |= routedPrefillRank
+	}
+	if r.alone {
+		set |= routedSkip
 	}
 	return set
 }
@@ -213,6 +224,12 @@ func (a *assembler) mutationSize(r *route, set routed) int {
 	if set&routedRank != 0 {
 		n += lenField(setHeaderSize(HeaderRank, len(r.rank)))
 	}
+	if set&routedPrefillRank != 0 {
+		n += lenField(setHeaderSize(HeaderPrefillRank, len(r.prefillRank)))
+	}
+	if set&routedSkip != 0 {
+		n += lenField(setHeaderSize(HeaderPrefillSkip, len(skip)))
+	}
 	for i := range a.control {
 		if a.control[i].set&set == 0 {
 			n += lenField(len(a.control[i].name))
@@ -231,6 +248,12 @@ func (a *assembler) appendMutation(dst []byte, r *route, set routed) []byte {
 	}
 	if set&routedRank != 0 {
 		dst = appendSetHeader(dst, HeaderRank, r.rank)
+	}
+	if set&routedPrefillRank != 0 {
+		dst = appendSetHeader(dst, HeaderPrefillRank, r.prefillRank)
+	}
+	if set&routedSkip != 0 {
+		dst = appendSetHeader(dst, HeaderPrefillSkip, skip)
 	}
 	// A header is never both set and removed: data planes differ in which of
 	// the two they do first.

@@ -39,7 +39,8 @@ func setOption(key, value string) *corev3.HeaderValueOption {
 
 func TestRouteAnswersEqualTheGeneratedTypes(t *testing.T) {
 	control := []string{
-		HeaderDestination, HeaderWorker, HeaderPrefill, HeaderRank, HeaderServed, HeaderSubset,
+		HeaderDestination, HeaderWorker, HeaderPrefill, HeaderRank, HeaderPrefillRank, HeaderPrefillSkip,
+		"x-dynamo-worker-instance-id", "x-dp-rank", "x-prefill-dp-rank", HeaderServed, HeaderSubset,
 		HeaderFairness, HeaderObjective, HeaderRewrite,
 	}
 	cases := []struct {
@@ -65,6 +66,19 @@ func TestRouteAnswersEqualTheGeneratedTypes(t *testing.T) {
 			"a rank",
 			route{destination: []byte("h:1"), worker: "w", rank: []byte("7")},
 			[]*corev3.HeaderValueOption{setOption(HeaderDestination, "h:1"), setOption(HeaderWorker, "w"), setOption(HeaderRank, "7")},
+		},
+		{
+			"ranks of both legs",
+			route{destination: []byte("h:1"), worker: "w", prefill: "p", rank: []byte("7"), prefillRank: []byte("12")},
+			[]*corev3.HeaderValueOption{
+				setOption(HeaderDestination, "h:1"), setOption(HeaderWorker, "w"), setOption(HeaderPrefill, "p"),
+				setOption(HeaderRank, "7"), setOption(HeaderPrefillRank, "12"),
+			},
+		},
+		{
+			"a decode worker alone",
+			route{destination: []byte("h:1"), worker: "w", alone: true},
+			[]*corev3.HeaderValueOption{setOption(HeaderDestination, "h:1"), setOption(HeaderWorker, "w"), setOption(HeaderPrefillSkip, "true")},
 		},
 	}
 	for _, c := range cases {

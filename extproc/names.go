@@ -15,6 +15,11 @@ const (
 	HeaderPrefill = "x-prefill-instance-id"
 	// HeaderRank carries the data-parallel rank of the picked worker.
 	HeaderRank = "x-data-parallel-rank"
+	// HeaderPrefillRank carries the data-parallel rank of the prefill worker.
+	HeaderPrefillRank = "x-prefill-data-parallel-rank"
+	// HeaderPrefillSkip says that the picked decode worker is to compute the prompt
+	// itself; its absence makes a decode worker alone a mistake.
+	HeaderPrefillSkip = "x-prefill-skip"
 	// HeaderFairness, HeaderObjective and HeaderRewrite are inputs of the
 	// protocol that are not meant for workers.
 	HeaderFairness  = "x-gateway-inference-fairness-id"
@@ -37,6 +42,8 @@ const (
 	routedWorker routed = 1 << iota
 	routedPrefill
 	routedRank
+	routedPrefillRank
+	routedSkip
 )
 
 // controlHeader is a header that no client's copy of may reach a worker.
@@ -47,12 +54,19 @@ type controlHeader struct {
 
 // controlHeaders returns the headers removed from every request unless set.
 // A client's copy would steer the gateway or a forwarder (Infera defect P15).
-func controlHeaders() [9]controlHeader {
-	return [9]controlHeader{
+// NVIDIA Dynamo's names, which a forwarder reads where ours are absent, are among
+// them.
+func controlHeaders() [14]controlHeader {
+	return [14]controlHeader{
 		{HeaderDestination, routedWorker},
 		{HeaderWorker, routedWorker},
 		{HeaderPrefill, routedPrefill},
 		{HeaderRank, routedRank},
+		{HeaderPrefillRank, routedPrefillRank},
+		{HeaderPrefillSkip, routedSkip},
+		{"x-dynamo-worker-instance-id", 0},
+		{"x-dp-rank", 0},
+		{"x-prefill-dp-rank", 0},
 		{HeaderServed, 0},
 		{HeaderSubset, 0},
 		{HeaderFairness, 0},

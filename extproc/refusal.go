@@ -43,6 +43,7 @@ const retrySoon = 1
 func refuse(err error) *refusal {
 	var bad *prompt.BadRequest
 	var own *refusal
+	var pool *picker.PairError
 	switch {
 	case errors.As(err, &own):
 		return own
@@ -56,6 +57,11 @@ func refuse(err error) *refusal {
 		return &refusal{
 			status: http.StatusServiceUnavailable, kind: typeServer, code: "no_endpoint",
 			message: "no active worker among the endpoints that the gateway allows", retryAfter: retrySoon,
+		}
+	case errors.As(err, &pool):
+		return &refusal{
+			status: http.StatusServiceUnavailable, kind: typeServer, code: "pd_pool_unavailable",
+			message: shorten(pool.Error()), retryAfter: retrySoon,
 		}
 	case errors.Is(err, picker.ErrNoWorker):
 		return &refusal{

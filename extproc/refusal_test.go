@@ -26,6 +26,7 @@ func TestErrorsBecomeStatusCodesInOnePlace(t *testing.T) {
 		{tooLarge(5), 413, "request_too_large", "request_too_large", false},
 		{fmt.Errorf("model x: %w", picker.ErrNoModel), 404, "model_not_found", "not_found_error", false},
 		{fmt.Errorf("model x: %w", picker.ErrNoWorker), 503, "no_worker", "overloaded_error", true},
+		{fmt.Errorf("pick: %w", &picker.PairError{Model: "x", Prefill: 1}), 503, "pd_pool_unavailable", "overloaded_error", true},
 		{fmt.Errorf("model x: %w", picker.ErrNoEndpoint), 503, "no_endpoint", "overloaded_error", true},
 		{tooMany(), 429, "admission_capacity", "rate_limit_error", true},
 		{fmt.Errorf("queue: %w", context.DeadlineExceeded), 504, "pick_timeout", "timeout_error", true},

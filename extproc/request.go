@@ -177,7 +177,7 @@ func (x *exchange) pickFor(ctx context.Context, body []byte) error {
 	if x.api == prompt.Other {
 		// The model is preferred where it is served: a path we don't know may name
 		// models its own way.
-		r.AnyModel, r.ByLoad, r.Reason = true, true, prompt.ReasonOtherPath
+		r.AnyModel, r.ByLoad, r.NoPair, r.Reason = true, true, true, prompt.ReasonOtherPath
 		return x.pick()
 	}
 	x.sizes = x.s.deps.Picker.BlockSizes(r.Model, x.sizes[:0])
@@ -194,7 +194,7 @@ func (x *exchange) pickFor(ctx context.Context, body []byte) error {
 // pickUnseen picks by load, for a request whose body is not known or not there.
 func (x *exchange) pickUnseen() error {
 	x.request()
-	x.req.AnyModel, x.req.ByLoad, x.req.Reason = true, true, prompt.ReasonOtherPath
+	x.req.AnyModel, x.req.ByLoad, x.req.NoPair, x.req.Reason = true, true, true, prompt.ReasonOtherPath
 	return x.pick()
 }
 
@@ -216,9 +216,13 @@ func (x *exchange) pick() error {
 // to makes r the route of a decision.
 func (r *route) to(dec *picker.Decision, port int) {
 	r.destination = appendDestination(r.destination[:0], dec.Worker, port)
-	r.worker, r.prefill, r.rank = dec.Worker.ID, "", r.rank[:0]
+	r.worker, r.prefill, r.rank, r.prefillRank = dec.Worker.ID, "", r.rank[:0], r.prefillRank[:0]
+	r.alone = dec.Worker.Role == fleet.Decode && dec.Prefill == nil
 	if dec.Prefill != nil {
 		r.prefill = dec.Prefill.ID
+		if dec.PrefillRank >= 0 {
+			r.prefillRank = strconv.AppendInt(r.prefillRank, int64(dec.PrefillRank), 10)
+		}
 	}
 	if dec.Rank >= 0 {
 		r.rank = strconv.AppendInt(r.rank, int64(dec.Rank), 10)

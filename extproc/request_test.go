@@ -241,6 +241,32 @@ func TestAPairAndARankAreNamedInHeaders(t *testing.T) {
 			t.Errorf("headers set: %v", m.set)
 		}
 	})
+	t.Run("P11: the ranks of a pair, of which each leg has its own", func(t *testing.T) {
+		p, d := mixed("10.0.0.1:30000", "m"), mixed("10.0.0.2:30000", "m")
+		p.Role, d.Role, p.Protocol, d.Protocol, p.DPSize, d.DPSize = fleet.Prefill, fleet.Decode, "x", "x", 4, 2
+		w := newWorld(t, testConfig(), p, d)
+		g := w.open()
+		g.send(post(chatPath), requestBody(chat("m", "x"), true))
+		set := g.routedHeaders().set
+		if set[HeaderPrefill] != p.ID || set[HeaderWorker] != d.ID || set[HeaderPrefillRank] == "" || set[HeaderRank] == "" || set[HeaderPrefillSkip] != "" {
+			t.Errorf("headers set: %v", set)
+		}
+		g.streamedBody(0, true)
+		g.finish()
+	})
+	t.Run("a decode worker that computes the prompt itself", func(t *testing.T) {
+		d := mixed("10.0.0.2:30000", "m")
+		d.Role = fleet.Decode
+		r := route{prefill: "stale", prefillRank: []byte("1")}
+		r.to(&picker.Decision{Worker: d, Rank: -1, PrefillRank: -1}, 8000)
+		if r.prefill != "" || len(r.prefillRank) != 0 || !r.alone {
+			t.Errorf("route %+v", r)
+		}
+		r.to(&picker.Decision{Worker: mixed("10.0.0.3:30000", "m"), Rank: -1, PrefillRank: -1}, 8000)
+		if r.alone {
+			t.Error("a mixed worker needs no leave to be alone")
+		}
+	})
 	t.Run("a rank", func(t *testing.T) {
 		ranks := mixed("10.0.0.1:30000", "m")
 		ranks.DPSize = 2

@@ -8,8 +8,8 @@ import (
 )
 
 // Headers by which an endpoint picker says who serves a request, beside those in
-// headers.go. The first name of each is ours and Infera's; the others are what
-// NVIDIA Dynamo's picker sets (canonical and legacy), read but never sent.
+// headers.go. NVIDIA Dynamo's names, canonical and legacy, are read too, but never
+// sent.
 const (
 	headerPrefillRank = "X-Prefill-Data-Parallel-Rank"
 	// headerPrefillSkip says that the decode worker named alone is to compute the
@@ -25,13 +25,19 @@ type routing struct {
 	alone             bool
 }
 
+// routingOf reads one family of names: a picker of the one removes a client's
+// forgeries of its own names, not of the other's.
 func routingOf(h http.Header) routing {
+	if id := h.Get("X-Dynamo-Worker-Instance-Id"); id != "" && h.Get(headerWorker) == "" {
+		return routing{
+			worker: id, prefill: h.Get("X-Dynamo-Prefill-Instance-Id"),
+			rank: h.Get("X-Dynamo-Dp-Rank"), prefillRank: h.Get("X-Dynamo-Prefill-Dp-Rank"),
+		}
+	}
 	return routing{
-		worker:      first(h, headerWorker, "X-Dynamo-Worker-Instance-Id"),
-		prefill:     first(h, headerPrefill, "X-Dynamo-Prefill-Instance-Id"),
-		rank:        first(h, headerRank, "X-Dynamo-Dp-Rank", "X-Dp-Rank"),
-		prefillRank: first(h, headerPrefillRank, "X-Dynamo-Prefill-Dp-Rank", "X-Prefill-Dp-Rank"),
-		alone:       h.Get(headerPrefillSkip) != "",
+		worker: h.Get(headerWorker), prefill: h.Get(headerPrefill),
+		rank: first(h, headerRank, "X-Dp-Rank"), prefillRank: first(h, headerPrefillRank, "X-Prefill-Dp-Rank"),
+		alone: h.Get(headerPrefillSkip) != "",
 	}
 }
 
