@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -69,7 +70,7 @@ func Tokens(ctx context.Context, args []string, out, log io.Writer) error {
 		return err
 	}
 	if b.rounds < 1 {
-		return fmt.Errorf("rounds must be positive")
+		return errors.New("rounds must be positive")
 	}
 	res, err := b.run(ctx)
 	if err != nil {
@@ -101,9 +102,9 @@ func (b *tokensBench) run(ctx context.Context) (*tokensResult, error) {
 	defer b.ref.stop()
 	res.Ratio = math.Inf(1)
 	for i, text := range texts {
-		row, err := b.row(i, text)
-		if err != nil {
-			return nil, err
+		row, bad := b.row(i, text)
+		if bad != nil {
+			return nil, bad
 		}
 		b.log.LogAttrs(ctx, slog.LevelInfo, "text done", slog.String("text", row.Text), slog.Float64("cold_ratio", row.ColdRatio))
 		res.Rows = append(res.Rows, row)
@@ -111,7 +112,7 @@ func (b *tokensBench) run(ctx context.Context) (*tokensResult, error) {
 			res.Ratio = min(res.Ratio, row.ColdRatio)
 		}
 	}
-	if err := b.nextTurn(chat, len(texts), res); err != nil {
+	if err = b.nextTurn(chat, len(texts), res); err != nil {
 		return nil, err
 	}
 	res.Allocs = b.allocs(texts)

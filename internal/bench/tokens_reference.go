@@ -38,7 +38,7 @@ func startTokenReference(ctx context.Context, python, tokenizer string, texts []
 	args := []string{"-c", referenceScript, tokenizer}
 	for i, text := range texts {
 		name := filepath.Join(dir, strconv.Itoa(i))
-		if err := os.WriteFile(name, text.text, 0o600); err != nil {
+		if err = os.WriteFile(name, text.text, 0o600); err != nil {
 			return nil, err
 		}
 		args = append(args, name)

@@ -1,3 +1,4 @@
+//nolint:gosec // ids, ranks and offsets are below 2^32, which loading checks
 package tokens
 
 import "unicode/utf8"

@@ -18,22 +18,22 @@ const goldenDir = "testdata/golden"
 // again, and of many only the number and a hash are recorded.
 type goldenIDs [2]any
 
-func readJSON(t testing.TB, into any, path ...string) {
-	t.Helper()
+func readJSON(tb testing.TB, into any, path ...string) {
+	tb.Helper()
 	raw, err := os.ReadFile(filepath.Join(path...))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := json.Unmarshal(raw, into); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
-func goldenNames(t testing.TB) []string {
-	t.Helper()
+func goldenNames(tb testing.TB) []string {
+	tb.Helper()
 	paths, err := filepath.Glob(filepath.Join(goldenDir, "*", "ids.json"))
 	if err != nil || len(paths) < 15 {
-		t.Fatalf("%d golden tokenizers, %v", len(paths), err)
+		tb.Fatalf("%d golden tokenizers, %v", len(paths), err)
 	}
 	for i := range paths {
 		paths[i] = filepath.Base(filepath.Dir(paths[i]))
@@ -41,11 +41,11 @@ func goldenNames(t testing.TB) []string {
 	return paths
 }
 
-func loadGolden(t testing.TB, name string) *Tokenizer {
-	t.Helper()
+func loadGolden(tb testing.TB, name string) *Tokenizer {
+	tb.Helper()
 	tok, err := Load(filepath.Join(goldenDir, name))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return tok
 }
@@ -67,6 +67,7 @@ func brief(ids []uint32) string {
 // per pre-tokenizer, normalizer and option: cold, warm, and as a growing prompt
 // that is cut at every possible place.
 func TestGolden(t *testing.T) {
+	t.Parallel()
 	var texts []string
 	readJSON(t, &texts, goldenDir, "texts.json")
 	for _, name := range goldenNames(t) {

@@ -1,3 +1,4 @@
+//nolint:gosec // the operator names the files; ids are below 2^20
 package tokens
 
 import (
@@ -16,7 +17,9 @@ import (
 const MaxFileBytes = 256 << 20
 
 // Load reads a tokenizer.json, or the one in a directory. A tokenizer_config.json
-// beside it names BOS and EOS; without it they are empty. Errors are
+// beside it names BOS and EOS, and may say that the engine adds others than
+// tokenizer.json does (see engineConfig). A directory without tokenizer.json may hold
+// Kimi's tiktoken.model instead. Errors are
 // [UnsupportedError] for a file that can't be honoured exactly, or wrap
 // [ErrMalformed], [ErrTooLarge] or the file system's error.
 func Load(path string) (*Tokenizer, error) {
@@ -28,7 +31,7 @@ func Load(path string) (*Tokenizer, error) {
 	if info.IsDir() {
 		dir = path
 		path = filepath.Join(dir, "tokenizer.json")
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if _, err = os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			return loadTiktokenDir(dir)
 		}
 	}
@@ -40,7 +43,10 @@ func Load(path string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return t, t.readConfig(filepath.Join(dir, "tokenizer_config.json"))
+	if err = t.readConfig(filepath.Join(dir, "tokenizer_config.json")); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 func readLimited(path string) ([]byte, error) {
@@ -183,39 +189,4 @@ func (t *Tokenizer) buildMatchers() error {
 	}
 	t.raw, t.normal = newMatcher(raw, rawText), newMatcher(normal, normalText)
 	return nil
-}
-
-// readConfig takes the names of BOS and EOS from tokenizer_config.json, if there.
-func (t *Tokenizer) readConfig(path string) error {
-	raw, err := readLimited(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var f struct {
-		BOS json.RawMessage `json:"bos_token"`
-		EOS json.RawMessage `json:"eos_token"`
-	}
-	if err := json.Unmarshal(raw, &f); err != nil {
-		return fmt.Errorf("%s: %w", path, malformed("%v", err))
-	}
-	t.bos, t.eos = tokenName(f.BOS), tokenName(f.EOS)
-	return nil
-}
-
-// tokenName reads a token that is written as a string or as an object.
-func tokenName(raw json.RawMessage) string {
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
-		return text
-	}
-	var object struct {
-		Content string `json:"content"`
-	}
-	if json.Unmarshal(raw, &object) == nil {
-		return object.Content
-	}
-	return ""
 }

@@ -28,11 +28,11 @@ func tinyFile() map[string]any {
 	}
 }
 
-func marshal(t testing.TB, v any) []byte {
-	t.Helper()
+func marshal(tb testing.TB, v any) []byte {
+	tb.Helper()
 	raw, err := json.Marshal(v)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return raw
 }
@@ -147,10 +147,10 @@ func TestLoadReadsNamesFromTheConfig(t *testing.T) {
 	if err != nil || tok.BOS() != "" {
 		t.Fatalf("BOS %q, %v", tok.BOS(), err)
 	}
-	write("tokenizer_config.json", `{"bos_token":{"content":"<s>","lstrip":false},"eos_token":"<end>"}`)
+	write("tokenizer_config.json", `{"bos_token":{"content":"<end>","lstrip":false},"eos_token":"<end>","pad_token":null}`)
 	for _, path := range []string{dir, filepath.Join(dir, "tokenizer.json")} {
 		tok, err = Load(path)
-		if err != nil || tok.BOS() != "<s>" || tok.EOS() != "<end>" {
+		if err != nil || tok.BOS() != "<end>" || tok.EOS() != "<end>" {
 			t.Errorf("%s: BOS %q, EOS %q, %v", path, tok.BOS(), tok.EOS(), err)
 		}
 	}

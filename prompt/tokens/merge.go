@@ -1,3 +1,4 @@
+//nolint:gosec // ids, ranks and offsets are below 2^32, which loading checks
 package tokens
 
 // shortWord is up to how many symbols a word is merged by scanning an array;

@@ -1,3 +1,4 @@
+//nolint:gosec // ids, ranks and offsets are below 2^32, which loading checks
 package tokens
 
 import (
@@ -251,7 +252,8 @@ func (b *modelBuilder) readMerges(raw []byte) error {
 	b.inMerge = make([]bool, len(b.m.start))
 	var left, right []byte
 	err := s.array(func() error {
-		ok, err := false, error(nil)
+		var ok bool
+		var err error
 		if left, right, ok, err = readMerge(&s, left[:0], right[:0]); err != nil || !ok {
 			return err
 		}
@@ -270,16 +272,16 @@ func readMerge(s *jsonScan, left, right []byte) (l, r []byte, ok bool, err error
 	if s.i < len(s.b) && s.b[s.i] == '[' {
 		n := 0
 		err = s.array(func() error {
-			var err error
+			var bad error
 			switch n++; n {
 			case 1:
-				left, err = s.str(left)
+				left, bad = s.str(left)
 			case 2:
-				right, err = s.str(right)
+				right, bad = s.str(right)
 			default:
-				err = s.fault("merge of more than two")
+				bad = s.fault("merge of more than two")
 			}
-			return err
+			return bad
 		})
 		if err == nil && n != 2 {
 			err = s.fault("merge of less than two")

@@ -3,7 +3,9 @@ package tokens
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 )
@@ -51,7 +53,7 @@ func TestParity(t *testing.T) {
 	if dir == "" {
 		t.Skip("run tools/parity_tokens.py")
 	}
-	tok, err := Load(dir)
+	tok, err := loadBare(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,6 +65,19 @@ func TestParity(t *testing.T) {
 	if err := os.WriteFile(result, raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// loadBare loads without tokenizer_config.json where there is a tokenizer.json: the
+// reference does not know what the engine makes of it.
+func loadBare(dir string) (*Tokenizer, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return Load(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return LoadBytes(raw)
 }
 
 // compareRecords encodes each text with a cold and a warm word cache, and through

@@ -12,6 +12,7 @@ type preTokenizer struct {
 	split       splitter // nil: all of it is one word
 	breaks      bool     // split knows line feeds: all but GPT-2's
 	prefixSpace bool     // ByteLevel add_prefix_space
+	prefixable  bool     // ByteLevel alone: the engine's config decides on prefixSpace
 	meta        *metaspace
 }
 
@@ -53,6 +54,7 @@ func readPreTokenizer(t *unicodeTables, raw []byte, steps []normStep) (*preToken
 		return p, p.readMetaspace(&parts[0], steps)
 	}
 	if n := len(parts); n > 0 && parts[n-1].Type == "ByteLevel" {
+		p.prefixable = n == 1 && bytes.Contains(raw, []byte("add_prefix_space")) && !bytes.Contains(raw, []byte("Sequence"))
 		return p, p.readByteLevel(t, parts, raw)
 	}
 	for i := range parts {

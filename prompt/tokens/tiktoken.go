@@ -1,3 +1,4 @@
+//nolint:gosec // ids, ranks and offsets are below 2^32, which loading checks
 package tokens
 
 import (
@@ -53,7 +54,7 @@ func loadTiktokenDir(dir string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, unsupported("tiktoken", "without %s the pattern that cuts words is not known", kimiFile)
 	}
-	if err := checkKimi(code); err != nil {
+	if err = checkKimi(code); err != nil {
 		return nil, err
 	}
 	config, err := readLimited(filepath.Join(dir, "tokenizer_config.json"))
@@ -65,7 +66,10 @@ func loadTiktokenDir(dir string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	t.setIdentity(slices.Concat(raw, config))
-	return t, t.readConfig(filepath.Join(dir, "tokenizer_config.json"))
+	if err = t.readConfig(filepath.Join(dir, "tokenizer_config.json")); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // checkKimi refuses Python code that does not say what this package does.

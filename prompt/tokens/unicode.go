@@ -1,3 +1,4 @@
+//nolint:gosec // code points and table rows are small
 package tokens
 
 import (

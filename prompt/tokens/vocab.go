@@ -1,3 +1,4 @@
+//nolint:gosec // ids, ranks and offsets are below 2^32, which loading checks
 package tokens
 
 import (
@@ -126,7 +127,7 @@ func loadWord(b []byte, i, n int) (lo, hi uint64) {
 
 // pairTable maps a pair of ids to its rank. Immutable once built.
 type pairTable struct {
-	slots []uint64 // id, id, rank+1
+	slots []uint64 // both ids, then rank+1
 	made  []uint32 // the id that the merge of a rank makes
 }
 
