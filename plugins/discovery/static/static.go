@@ -199,6 +199,13 @@ func (f *follower) refuse(ctx context.Context, err error) {
 }
 
 func read(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("static fleet: %w", err)
+	}
+	if !info.Mode().IsRegular() { // opening a pipe would wait for its writer
+		return nil, fmt.Errorf("static fleet %s: not a regular file", path)
+	}
 	file, err := os.Open(path) //nolint:gosec // the path is the operator's
 	if err != nil {
 		return nil, fmt.Errorf("static fleet: %w", err)
