@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 // demoConfig is what the demo can be told.
 type demoConfig struct {
 	bin, envoy, trace, logs string
+	fleet                   fleetKind
 	seed                    uint64
 	requests, workers       int
 	over                    time.Duration
@@ -79,6 +81,7 @@ func parseDemo(args []string, out io.Writer) (demoConfig, error) {
 	cfg := demoConfig{
 		bin: ownDirectory(), seed: load.Seed, requests: load.Requests, over: load.Over, workers: 6,
 		stay: os.Getenv("STAY") != "" && os.Getenv("STAY") != "0", trace: os.Getenv("TRACE"),
+		fleet: cmp.Or(fleetKind(os.Getenv("FLEET")), httpFleet),
 	}
 	fs := newFlags("demo", demoText, out)
 	fs.Uint64Var(&cfg.seed, "seed", cfg.seed, "of the conversations; the same seed sends the same bytes")
@@ -86,7 +89,8 @@ func parseDemo(args []string, out io.Writer) (demoConfig, error) {
 	fs.BoolVar(&cfg.stay, "stay", cfg.stay, "stay up after the run, until interrupted [STAY]")
 	fs.IntVar(&cfg.requests, "requests", cfg.requests, "requests in each of the two runs")
 	fs.DurationVar(&cfg.over, "over", cfg.over, "time over which conversations start")
-	fs.IntVar(&cfg.workers, "workers", cfg.workers, "simulated engines, vLLM's and SGLang's event encoding in turn")
+	fs.StringVar((*string)(&cfg.fleet), "fleet", string(cfg.fleet), "http, nats or pd [FLEET]")
+	fs.IntVar(&cfg.workers, "workers", cfg.workers, "simulated engines, vLLM's and SGLang's event encoding in turn; half of them prefill in pd")
 	fs.BoolVar(&cfg.override, "override-host", false, "use the override_host bootstrap instead of ORIGINAL_DST")
 	fs.StringVar(&cfg.bin, "bin", cfg.bin, "directory of epp, forwarder and simworker")
 	fs.StringVar(&cfg.envoy, "envoy", "", "Envoy binary; empty looks into .tools beside the directory of the programs")
@@ -94,8 +98,8 @@ func parseDemo(args []string, out io.Writer) (demoConfig, error) {
 	if err := parseFlags(fs, args); err != nil {
 		return cfg, err
 	}
-	if cfg.workers < 2 {
-		return cfg, errors.New("--workers: give at least 2, one is killed")
+	if err := cfg.fleet.validate(cfg.workers); err != nil {
+		return cfg, err
 	}
 	if cfg.envoy == "" {
 		var err error

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"pointsman/internal/stack"
@@ -103,12 +102,9 @@ func (d *demonstration) start(ctx context.Context, p phase) (*stack.Stack, error
 	defer cancel()
 	cfg := stack.Config{
 		Bin: d.cfg.bin, Envoy: d.cfg.envoy,
-		// Slow enough for a cache hit to be worth something next to what
-		// processes on two cores cost.
-		Workers:       stack.MixedWorkers(d.cfg.workers, "--prefill-tokens-per-s", "4000", "--block-size", strconv.Itoa(demoBlock)),
-		Policy:        p.policy,
-		OverlapWeight: p.weight,
+		Policy: p.policy, OverlapWeight: p.weight,
 	}
+	d.cfg.fleet.dress(&cfg, d.cfg.workers)
 	if d.cfg.override {
 		cfg.Bootstrap = stack.OverrideHost
 	}

@@ -16,6 +16,7 @@ type Config struct {
 
 	Workers   []WorkerConfig
 	Bootstrap Bootstrap
+	Broker    *BrokerConfig // nil: requests go over HTTP
 
 	Policy        string  // the EPP's --router-policy; "" is its default
 	OverlapWeight float64 // the EPP's --kv-overlap-weight; 0 is its default
@@ -39,6 +40,7 @@ type WorkerConfig struct {
 	Model     string // "" is sim-model
 	Engine    string // vllm or sglang, which decides the events' encoding; "" is vllm
 	BlockSize int    // 0 is 16
+	Role      string // mixed, prefill or decode; "" is mixed
 	Args      []string
 }
 
@@ -51,6 +53,19 @@ func MixedWorkers(n int, args ...string) []WorkerConfig {
 	workers := make([]WorkerConfig, n)
 	for i := range workers {
 		workers[i] = WorkerConfig{Engine: [...]string{"vllm", "sglang"}[i%2], Args: args}
+	}
+	return workers
+}
+
+// PairedWorkers returns prefill and decode workers of one model that speak
+// SGLang's protocol to each other.
+func PairedWorkers(prefill, decode int, args ...string) []WorkerConfig {
+	workers := make([]WorkerConfig, 0, prefill+decode)
+	for range prefill {
+		workers = append(workers, WorkerConfig{Engine: "sglang", Role: "prefill", Args: args})
+	}
+	for range decode {
+		workers = append(workers, WorkerConfig{Engine: "sglang", Role: "decode", Args: args})
 	}
 	return workers
 }

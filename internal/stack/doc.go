@@ -1,6 +1,6 @@
 // Package stack runs the whole product on one machine as real processes: an
-// embedded etcd, simulated workers each with its forwarder, the EPP, and Envoy
-// with one of the sample bootstraps. The demo, the benchmarks and the end-to-end
+// embedded etcd, a NATS broker where it is asked for, simulated workers each with
+// its forwarder, the EPP, and Envoy with one of the sample bootstraps. The demo, the benchmarks and the end-to-end
 // tests start their fleets with it.
 //
 // Infera's EPP names a worker's forwarder as <worker host>:<destination port>,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -14,6 +15,7 @@ const (
 	etcdHost    = 2
 	firstEPP    = 3
 	firstWorker = 10
+	natsHost    = firstWorker + maxWorkers
 
 	gatewayPort = "8080"
 	envoyAdmin  = "9901"
@@ -25,6 +27,7 @@ const (
 	eventsPort  = "20000"
 	replayPort  = "20100"
 	forwardPort = "8000"
+	natsPort    = "4222"
 )
 
 // replayOffset is what the EPP is told of the two ports above.
@@ -66,9 +69,9 @@ func (s *Stack) newEPP(i int) *EPP {
 		"--host", host, "--grpc-port", grpcPort, "--grpc-health-port", healthPort, "--metrics-port", metricsPort,
 		"--destination-port", forwardPort, "--secure-serving=false",
 		"--discovery-backend", "etcd", "--etcd-endpoint", s.Etcd.Endpoint,
-		"--kv-event-transport", "zmq", "--kv-replay-port-offset", replayOffset,
 		"--log-level", "debug",
 	}
+	args = append(args, s.eventFlags()...)
 	if s.cfg.Policy != "" {
 		args = append(args, "--router-policy", s.cfg.Policy)
 	}
@@ -104,15 +107,30 @@ func (s *Stack) newWorker(i int, cfg WorkerConfig) *Worker {
 	w.Engine.ready = httpOK(s.client, w.URL+"/health")
 
 	w.Forwarder.Name, w.Forwarder.dir = "forwarder-"+strconv.Itoa(i), s.Dir
-	w.Forwarder.argv = append([]string{
+	w.Forwarder.argv = slices.Concat([]string{
 		filepath.Join(s.cfg.Bin, "forwarder"),
 		"--host", host, "--port", forwardPort, "--metrics-port", metricsPort, "--router-mode", "direct",
 		"--discovery-backend", "etcd", "--etcd-endpoint", s.Etcd.Endpoint,
-		"--request-transport", "http", "--kv-event-transport", "zmq", "--kv-replay-port-offset", replayOffset,
 		"--log-level", "debug",
-	}, s.cfg.ForwarderArgs...)
+	}, s.requestFlags(), s.eventFlags(), s.cfg.ForwarderArgs)
 	w.Forwarder.ready = httpOK(s.client, w.ForwarderURL+"/ready")
 	return w
+}
+
+// requestFlags say how requests reach the engines, to forwarders and engines.
+func (s *Stack) requestFlags() []string {
+	if s.Broker == nil {
+		return []string{"--request-transport", "http"}
+	}
+	return []string{"--request-transport", "nats", "--nats-server", s.Broker.URL}
+}
+
+// eventFlags say how cache events come, to EPPs and forwarders.
+func (s *Stack) eventFlags() []string {
+	if s.Broker == nil || !s.Broker.cfg.Events {
+		return []string{"--kv-event-transport", "zmq", "--kv-replay-port-offset", replayOffset}
+	}
+	return []string{"--kv-event-transport", "nats", "--nats-server", s.Broker.URL}
 }
 
 // engineArgs is simworker's command line.
@@ -121,7 +139,7 @@ func (s *Stack) engineArgs(host string, cfg WorkerConfig) []string {
 	if lease == 0 {
 		lease = 30 * time.Second
 	}
-	return []string{
+	args := []string{
 		filepath.Join(s.cfg.Bin, "simworker"),
 		"--host", host, "--port", enginePort, "--control-port", controlPort,
 		"--model", cfg.Model, "--engine", cfg.Engine, "--block-size", strconv.Itoa(cfg.BlockSize),
@@ -129,6 +147,13 @@ func (s *Stack) engineArgs(host string, cfg WorkerConfig) []string {
 		"--discovery-backend", "etcd", "--etcd-endpoint", s.Etcd.Endpoint,
 		"--etcd-lease-ttl-s", strconv.FormatFloat(lease.Seconds(), 'f', -1, 64),
 	}
+	if s.Broker != nil && s.Broker.cfg.Events {
+		args = append(args, "--kv-event-transport", "nats")
+	}
+	if cfg.Role != "" {
+		args = append(args, "--disaggregation-mode", cfg.Role)
+	}
+	return append(args, s.requestFlags()...)
 }
 
 // envoyReady is a probe of Envoy's admin page.

@@ -19,6 +19,7 @@ type Stack struct {
 	Dir      string // logs and data
 
 	Etcd    *Etcd
+	Broker  *Broker // nil without one
 	EPPs    []*EPP
 	Workers []*Worker
 	Envoy   *Service
@@ -65,6 +66,9 @@ func prepare(cfg Config) (*Stack, error) {
 	gateway := s.net.addr(gatewayHost)
 	s.URL, s.AdminURL = "http://"+gateway+":"+gatewayPort, "http://"+gateway+":"+envoyAdmin
 	s.Etcd = newEtcd(s.net.addr(etcdHost), s.Dir)
+	if cfg.Broker != nil {
+		s.Broker = newBroker(*cfg.Broker, s.net.addr(natsHost), s.Dir)
+	}
 	for i := range max(1, cfg.EPPs) {
 		s.EPPs = append(s.EPPs, s.newEPP(i))
 	}
@@ -100,8 +104,13 @@ func (s *Stack) start(ctx context.Context) error {
 			return err
 		}
 	}
+	if s.Broker != nil {
+		if err := s.Broker.Start(ctx); err != nil {
+			return err
+		}
+	}
 	for _, service := range s.services() {
-		if service == s.Envoy {
+		if service == s.Envoy || service == s.brokerProgram() {
 			continue
 		}
 		if err := service.Launch(); err != nil {
@@ -116,7 +125,10 @@ func (s *Stack) start(ctx context.Context) error {
 
 // services returns every process, in the order in which they are started.
 func (s *Stack) services() []*Service {
-	all := make([]*Service, 0, len(s.EPPs)+2*len(s.Workers)+1)
+	all := make([]*Service, 0, len(s.EPPs)+2*len(s.Workers)+2)
+	if broker := s.brokerProgram(); broker != nil {
+		all = append(all, broker)
+	}
 	for _, w := range s.Workers {
 		all = append(all, &w.Engine, &w.Forwarder)
 	}
@@ -124,6 +136,14 @@ func (s *Stack) services() []*Service {
 		all = append(all, &e.Service)
 	}
 	return append(all, s.Envoy)
+}
+
+// brokerProgram is the broker's process, nil when it has none of its own.
+func (s *Stack) brokerProgram() *Service {
+	if s.Broker == nil {
+		return nil
+	}
+	return s.Broker.program
 }
 
 // WaitReady waits until every part is ready and has found all workers, and the
@@ -157,7 +177,33 @@ func (s *Stack) WaitReady(ctx context.Context) error {
 			return err
 		}
 	}
+	if s.Broker != nil {
+		if err := s.WaitBroker(ctx); err != nil {
+			return err
+		}
+	}
 	return s.WaitGateway(ctx, len(s.EPPs))
+}
+
+// WaitBroker waits until every forwarder that runs is connected to the broker.
+func (s *Stack) WaitBroker(ctx context.Context) error {
+	for _, w := range s.Workers {
+		p := w.Forwarder.Process()
+		if p == nil || !p.Running() {
+			continue
+		}
+		err := Until(ctx, w.Forwarder.Name+" to reach the broker", func(ctx context.Context) error {
+			m, err := s.Metrics(ctx, w.ForwarderAdmin)
+			if err == nil && m.Sum("pointsman_nats_connected", nil) == 0 {
+				err = errNotReady
+			}
+			return err
+		}, p)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // WaitFleet waits until the program at admin counts n active workers.
@@ -194,6 +240,9 @@ func (s *Stack) Close() error {
 		service.Kill()
 	}
 	s.Etcd.Stop()
+	if s.Broker != nil {
+		s.Broker.Stop()
+	}
 	errs = append(errs, s.net.release())
 	if err := errors.Join(errs...); err != nil || !s.temp {
 		return err

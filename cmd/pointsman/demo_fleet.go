@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"pointsman/internal/stack"
+)
+
+// fleetKind is what the demo's engines are and how they are reached.
+type fleetKind string
+
+const (
+	httpFleet fleetKind = "http" // requests over HTTP, cache events over ZMQ
+	natsFleet fleetKind = "nats" // requests through a NATS broker
+	pdFleet   fleetKind = "pd"   // half of the engines prefill, half decode, over HTTP
+)
+
+// brokerEvents says whether the cache events of a natsFleet come through the
+// broker, too.
+const brokerEvents = false
+
+func (k fleetKind) validate(workers int) error {
+	least := 2 // one is killed
+	switch k {
+	case httpFleet, natsFleet:
+	case pdFleet:
+		least = 4
+	default:
+		return fmt.Errorf("--fleet %q: give http, nats or pd", string(k))
+	}
+	if workers < least {
+		return fmt.Errorf("--workers: give at least %d, one is killed", least)
+	}
+	return nil
+}
+
+// dress makes cfg a fleet of kind k with n engines.
+func (k fleetKind) dress(cfg *stack.Config, n int) {
+	// Slow enough for a cache hit to be worth something next to what processes on
+	// two cores cost.
+	args := []string{"--prefill-tokens-per-s", "4000", "--block-size", strconv.Itoa(demoBlock)}
+	cfg.Workers = stack.MixedWorkers(n, args...)
+	switch k {
+	case natsFleet:
+		cfg.Broker = &stack.BrokerConfig{Events: brokerEvents}
+	case pdFleet:
+		cfg.Workers = stack.PairedWorkers(n/2, n-n/2, args...)
+	case httpFleet:
+	}
+}
