@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -28,7 +29,11 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.Respon
 	inflight.Inc()
 	defer inflight.Dec()
 
-	x.finish(r.Context(), x.serve())
+	err := x.serve()
+	x.finish(r.Context(), err)
+	if errors.Is(err, prompt.ErrTooLarge) {
+		linger(rc, r)
+	}
 	if x.abort {
 		panic(http.ErrAbortHandler) // net/http's way to end a response visibly broken
 	}

@@ -111,3 +111,19 @@ func fill(rc *http.ResponseController, src io.Reader, buf *[]byte, limit int64) 
 		return errBrokenBody
 	}
 }
+
+// lingering is how long a refused body is still taken in.
+const lingering = 5 * time.Second
+
+// linger sends what has been answered and reads on to the end of the body. To
+// close the connection on unread bytes would reset it, and clients that send all
+// before they read would never see the answer.
+func linger(rc *http.ResponseController, r *http.Request) {
+	if r.ProtoMajor != 1 || r.Header.Get("Expect") != "" { // HTTP/2 has a way to say it; the other sends nothing
+		return
+	}
+	if rc.Flush() != nil || rc.SetReadDeadline(time.Now().Add(lingering)) != nil {
+		return
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+}
