@@ -45,7 +45,7 @@ func StartRealKube(tb testing.TB) string {
 	key := write("sa.key", accountKey(tb))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))   // the test's own context ends before its cleanup
 	cmd := exec.CommandContext(ctx, filepath.Join(assets, "kube-apiserver"), //nolint:gosec // the developer's own binary
-		"--etcd-servers="+etcd.Endpoint, "--cert-dir="+dir, "--bind-address="+host, "--secure-port="+port,
+		"--etcd-servers="+etcd.Endpoint, "--cert-dir="+dir, "--bind-address="+host, "--advertise-address="+host, "--secure-port="+port, "--endpoint-reconciler-type=none",
 		"--service-account-issuer=https://test", "--service-account-key-file="+key, "--service-account-signing-key-file="+key,
 		"--token-auth-file="+write("tokens.csv", []byte(kubeToken+",admin,admin,system:masters\n")),
 		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--allow-privileged=true",
