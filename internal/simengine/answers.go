@@ -16,6 +16,7 @@ type openAIAnswer struct {
 	Choices []any  `json:"choices,omitempty"`
 	Data    []any  `json:"data,omitempty"`
 	Usage   usage  `json:"usage"`
+	Handoff any    `json:"kv_transfer_params,omitempty"` // vLLM's name
 }
 
 type chatMessage struct {
@@ -31,7 +32,7 @@ type chatChoice struct {
 }
 
 func chatAnswer(_ *Engine, id string, created int64, j *job) any {
-	a := openAIAnswer{ID: id, Object: "chat.completion", Created: created, Model: j.model, Usage: j.usage()}
+	a := openAIAnswer{ID: id, Object: "chat.completion", Created: created, Model: j.model, Usage: j.usage(), Handoff: j.handoff}
 	for i, c := range j.choices {
 		a.Choices = append(a.Choices, chatChoice{Index: i, Message: chatMessage{Role: "assistant", Content: c.text()}, Finish: c.reason})
 	}
@@ -46,7 +47,7 @@ type textChoice struct {
 }
 
 func completionAnswer(_ *Engine, id string, created int64, j *job) any {
-	a := openAIAnswer{ID: id, Object: "text_completion", Created: created, Model: j.model, Usage: j.usage()}
+	a := openAIAnswer{ID: id, Object: "text_completion", Created: created, Model: j.model, Usage: j.usage(), Handoff: j.handoff}
 	for i, c := range j.choices {
 		a.Choices = append(a.Choices, textChoice{Index: i, Text: c.text(), Finish: c.reason})
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"pointsman/fleet"
@@ -30,6 +32,7 @@ type Config struct {
 	KV    KVEventsConfig
 	Etcd  EtcdConfig
 	NATS  NATSConfig
+	PD    PDConfig
 
 	OutputTokens  int    // mean output length when the request does not bound it. Default 128
 	ReceiptsLimit int    // receipts kept; the oldest leave first. Default 20000
@@ -97,6 +100,7 @@ func DefaultConfig() Config {
 		KV:            KVEventsConfig{ReplayPort: -1, Buffer: 10000},
 		Etcd:          EtcdConfig{Prefix: "/infera/workers/", TTL: 30 * time.Second},
 		NATS:          NATSConfig{IdleTimeout: 900 * time.Second},
+		PD:            PDConfig{Partner: 10 * time.Second},
 		OutputTokens:  128,
 		ReceiptsLimit: 20000,
 		DrainTimeout:  30 * time.Second,
@@ -131,6 +135,11 @@ func (c *Config) Validate() error {
 	check(c.KV.Loss >= 0 && c.KV.Loss <= 1, "event loss %g: give 0 to 1", c.KV.Loss)
 	check(c.KV.Delay >= 0, "event delay %s: give 0 or more", c.KV.Delay)
 	check(c.Etcd.Endpoint == "" || c.Etcd.TTL >= time.Second, "lease of %s: give at least 1s", c.Etcd.TTL)
+	check(c.PD.Protocol == "" || slices.Contains(Protocols(), c.PD.Protocol), "pd protocol %q: give one of %s", c.PD.Protocol, strings.Join(Protocols(), ", "))
+	check(c.PD.Protocol == "" || c.Role != fleet.Mixed, "pd protocol %s: give the role prefill or decode", c.PD.Protocol)
+	check(c.PD.Protocol == "" || c.PD.Partner > 0, "pd partner timeout %s: give more than 0", c.PD.Partner)
+	check(c.PD.Port >= 0 && c.PD.Port <= 65535, "pd port %d: give 0 to 65535", c.PD.Port)
+	check(c.PD.Ranks >= 0 && (c.PD.Ranks == 0 || c.PD.Protocol != ""), "%d ranks: give 0 or more, and a pd protocol", c.PD.Ranks)
 	check(c.NATS.MaxPending >= 0 && c.NATS.IdleTimeout >= 0 && c.NATS.MaxDuration >= 0, "nats limits: give 0 or more")
 	check(c.OutputTokens >= 1, "output tokens %d: give at least 1", c.OutputTokens)
 	check(c.ReceiptsLimit >= 1, "receipts limit %d: give at least 1", c.ReceiptsLimit)

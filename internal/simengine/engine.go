@@ -36,6 +36,7 @@ type Engine struct {
 	registry *prometheus.Registry
 	inflight inflight
 	servers  []*http.Server
+	side     *side          // nil unless the engine is half of a pair
 	reg      *registrar     // nil when not registered
 	nats     *requestServer // nil when requests come over HTTP only
 
@@ -106,6 +107,9 @@ func (e *Engine) bind() error {
 		return err
 	}
 	e.id = net.JoinHostPort(e.advertised(), itoa(e.port()))
+	if err := e.openSide(); err != nil {
+		return err
+	}
 	if e.cfg.NATS.Server != "" {
 		e.nats = newRequestServer(e.cfg.NATS, e.id, e.gate.Addr().String(), e.log)
 	}
@@ -130,6 +134,9 @@ func (e *Engine) serve() {
 	e.listen(e.gate, e.routes(), e.gate.track)
 	if e.control != nil {
 		e.listen(e.control, e.controlRoutes(), nil)
+	}
+	if e.side != nil {
+		e.listen(e.side.ln, http.HandlerFunc(e.serveKV), nil)
 	}
 	regCtx, cancel := context.WithCancel(e.life)
 	e.regStop = cancel
@@ -219,6 +226,7 @@ func (e *Engine) Worker() *fleet.Worker {
 	return &fleet.Worker{
 		ID: e.id, URL: e.URL(), Host: e.advertised(), Port: e.port(), Model: e.cfg.Model, Engine: e.cfg.Engine,
 		Role: e.cfg.Role, KVEvents: e.KVEvents(), KVReplay: e.KVReplay(), BlockSize: e.cfg.Cache.BlockSize, DPRank: -1, Transport: e.transport(),
+		Protocol: e.cfg.PD.Protocol, Params: e.params(), DPSize: e.cfg.PD.Ranks,
 		Endpoint: e.cfg.ForwarderEndpoint, Canary: appendTokens(nil, canaryText),
 	}
 }
@@ -376,6 +384,9 @@ func (e *Engine) unbind() {
 	}
 	if e.control != nil {
 		_ = e.control.Close()
+	}
+	if e.side != nil {
+		_ = e.side.ln.Close()
 	}
 	if e.zmq != nil {
 		_ = e.zmq.close()

@@ -18,6 +18,8 @@ type Receipt struct {
 	Path            string `json:"path"`
 	Proto           string `json:"proto"` // HTTP/1.1
 	Model           string `json:"model,omitempty"`
+	Room            string `json:"room,omitempty"`    // what pairs this leg with its partner; "" for a request that is no leg
+	Partner         string `json:"partner,omitempty"` // worker ID of the other leg, once it was met
 	Stream          bool   `json:"stream"`
 	N               int    `json:"n,omitempty"` // sequences the request asked for
 

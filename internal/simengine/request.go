@@ -83,6 +83,7 @@ type job struct {
 	includeUsage bool
 	prompts      [][]uint32
 	choices      []*choice
+	handoff      any // where a prefill leg's KV cache lies; nil for none
 }
 
 // choice is one sequence of a job and the text it will produce.

@@ -20,12 +20,13 @@ const quantum = time.Millisecond
 
 // sequence is one prompt and the output it will get.
 type sequence struct {
-	tokens []uint32  // prompt and output
-	hashes []uint64  // engine hash of each full block of tokens
-	prompt int       // tokens of the prompt
-	out    int       // tokens to generate; 0 only computes the prompt
-	keys   wire.Keys // published with its blocks
-	notify chan struct{}
+	tokens   []uint32  // prompt and output
+	hashes   []uint64  // engine hash of each full block of tokens
+	prompt   int       // tokens of the prompt
+	out      int       // tokens to generate; 0 only computes the prompt
+	keys     wire.Keys // published with its blocks
+	received bool      // the prompt's KV cache comes from another engine
+	notify   chan struct{}
 
 	produced atomic.Int64 // output tokens ready to be sent
 	finished atomic.Bool
@@ -204,6 +205,11 @@ func (s *scheduler) admit() {
 		}
 		q.lease = l
 		q.cached = len(l.held) * s.cache.size
+		if q.received && q.prompt > q.cached {
+			// All but the token that the first output is computed from.
+			q.cached = q.prompt - 1
+			s.cache.commit(&q.lease, q.hashes, q.tokens, q.cached, q.keys)
+		}
 		q.computed = q.cached
 		q.started = time.Now()
 		s.waiting = slices.Delete(s.waiting, 0, 1)

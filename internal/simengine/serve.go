@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"pointsman/fleet"
 )
 
 // maxBody bounds a request body, so that a test can't exhaust the machine.
@@ -243,6 +245,13 @@ func (e *Engine) answer(w http.ResponseWriter, r *http.Request, a api, raw []byt
 			return
 		}
 	}
+	var leg *pdLeg
+	if a.generates() {
+		if leg, aerr = e.leg(r, b); aerr != nil {
+			reject(w, rc, aerr)
+			return
+		}
+	}
 	j, aerr := a.parse(e, b)
 	if aerr != nil {
 		reject(w, rc, aerr)
@@ -250,9 +259,23 @@ func (e *Engine) answer(w http.ResponseWriter, r *http.Request, a api, raw []byt
 	}
 	rc.update(func(r *Receipt) { r.Model, r.Stream, r.N = j.model, j.stream, len(j.choices) })
 	defer e.abandon(j)
+	if leg != nil {
+		rc.update(func(r *Receipt) { r.Room = leg.room })
+		if e.cfg.Role == fleet.Decode {
+			aerr = e.receive(r.Context(), leg, j, rc)
+		}
+		if e.gone(w, r, rc, aerr) {
+			return
+		}
+	}
 	for _, c := range j.choices {
 		if err := e.sched.submit(c.seq); err != nil {
 			reject(w, rc, badRequest("max_tokens", "%v", err))
+			return
+		}
+	}
+	if leg != nil && e.cfg.Role == fleet.Prefill && wait(r.Context(), j) == nil {
+		if e.gone(w, r, rc, e.handOver(r.Context(), leg, j, rc)) {
 			return
 		}
 	}
@@ -271,6 +294,22 @@ func (e *Engine) answer(w http.ResponseWriter, r *http.Request, a api, raw []byt
 	if e.close(rc, j, err) == OutcomeAborted {
 		breakConnection()
 	}
+}
+
+// generates reports whether the endpoint's requests can be legs of a pair.
+func (a api) generates() bool { return a.frame != nil }
+
+// gone answers with err, if there is one, and reports whether it did.
+func (e *Engine) gone(w http.ResponseWriter, r *http.Request, rc *entry, err *apiError) bool {
+	switch {
+	case err == nil:
+		return false
+	case r.Context().Err() != nil:
+		rc.end(OutcomeAborted)
+		breakConnection()
+	}
+	reject(w, rc, err)
+	return true
 }
 
 // breakConnection ends the handler without letting net/http complete the
