@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -265,16 +264,6 @@ func get(t *testing.T, from <-chan reply) reply {
 		t.Fatal("no answer came")
 		return reply{}
 	}
-}
-
-// sample reads a file of captured messages.
-func sample(tb testing.TB, name string) []byte {
-	tb.Helper()
-	b, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return b
 }
 
 // script0 is a worker that nothing stands behind.
