@@ -94,9 +94,15 @@ func client(t *testing.T, l leg, limit string, stream bool) []byte {
 	t.Helper()
 	o := object(t, l.Body)
 	fields := []forward.Field{
-		{Name: "max_tokens", Value: []byte(limit)}, {Name: "stream", Value: []byte(strconv.FormatBool(stream))},
-		{Name: "kv_transfer_params"}, {Name: "bootstrap_host"}, {Name: "bootstrap_port"}, {Name: "bootstrap_room"},
-		{Name: "priority"}, {Name: "infera_retention"}, {Name: "stream_options"},
+		{Name: "max_tokens", Value: []byte(limit)},
+		{Name: "stream", Value: []byte(strconv.FormatBool(stream))},
+		{Name: "kv_transfer_params"},
+		{Name: "bootstrap_host"},
+		{Name: "bootstrap_port"},
+		{Name: "bootstrap_room"},
+		{Name: "priority"},
+		{Name: "infera_retention"},
+		{Name: "stream_options"},
 	}
 	if stream && !strings.Contains(l.Worker, "nats") {
 		fields[8].Value = []byte(`{"include_usage":true}`)

@@ -1,0 +1,308 @@
+package plugins_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pointsman/breaker"
+	"pointsman/fleet"
+	"pointsman/forward"
+	"pointsman/internal/simengine"
+	"pointsman/internal/testfleet"
+	"pointsman/kvindex"
+	"pointsman/picker"
+	"pointsman/plugins"
+	httptransport "pointsman/plugins/transport/http"
+	natstransport "pointsman/plugins/transport/nats"
+	"pointsman/prompt"
+)
+
+// pairs is a forwarder over simulated engines, which check what they are sent.
+type pairs struct {
+	t       *testing.T
+	engines []*simengine.Engine
+	feed    *fleet.Feed
+	door    *httptest.Server
+	server  *forward.Server
+	wasted  bool // serial prefill legs may be without a decode leg: the decode engine was down
+}
+
+func newPairs(t *testing.T, mode forward.Mode, transports map[string]forward.Transport) *pairs {
+	t.Helper()
+	store := new(fleet.Store)
+	p := &pairs{t: t, feed: fleet.NewFeed(store)}
+	cfg := picker.DefaultConfig()
+	cfg.Seed = 1
+	pick, err := picker.New(cfg, store, kvindex.New(kvindex.DefaultConfig()), breaker.NewSet(breaker.DefaultConfig()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := httptransport.New(httptransport.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tr.Close)
+	all := map[string]forward.Transport{"http": tr}
+	for name, tr := range transports {
+		all[name] = tr
+	}
+	fc := forward.DefaultConfig()
+	fc.Mode = mode
+	preparer := prompt.NewPreparer(prompt.Config{}, nil)
+	p.server, err = forward.New(fc, forward.Deps{
+		Picker: pick, Store: store, Preparer: func() *prompt.Preparer { return preparer },
+		Transports: all, Connectors: plugins.Connectors, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.server.Register(prometheus.NewRegistry()); err != nil {
+		t.Fatal(err)
+	}
+	p.door = httptest.NewServer(p.server.Handler())
+	t.Cleanup(p.door.Close)
+	return p
+}
+
+// add starts an engine and puts it into the fleet.
+func (p *pairs) add(role fleet.Role, protocol string, edit func(*simengine.Config)) *simengine.Engine {
+	p.t.Helper()
+	cfg := simengine.DefaultConfig()
+	cfg.Time.Scale, cfg.KV.Port = 1000, -1
+	cfg.Role, cfg.PD.Partner = role, 3*time.Second
+	if cfg.PD.Protocol = protocol; protocol == "sglang-bootstrap" {
+		cfg.Engine = fleet.SGLang
+	}
+	if protocol == "atom-mooncake" {
+		cfg.Engine = fleet.ATOM
+	}
+	if edit != nil {
+		edit(&cfg)
+	}
+	e, err := simengine.Start(context.WithoutCancel(p.t.Context()), cfg)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = e.Close() })
+	p.engines = append(p.engines, e)
+	p.feed.Put(e.Worker())
+	return e
+}
+
+func (p *pairs) ask(path, body string, headers ...string) (int, string) {
+	p.t.Helper()
+	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, p.door.URL+path, strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// paired checks by the receipts that every completed leg has met its partner in a
+// room of their own, and returns how many pairs there were.
+func (p *pairs) paired() int {
+	p.t.Helper()
+	rooms := map[string][]simengine.Receipt{}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		clear(rooms)
+		open := 0
+		for _, e := range p.engines {
+			for _, r := range e.Receipts() {
+				if r.Outcome == simengine.OutcomeRunning {
+					open++
+				}
+				if r.Leg == "mixed" || r.Outcome != simengine.OutcomeComplete {
+					continue
+				}
+				rooms[r.Room] = append(rooms[r.Room], r)
+			}
+		}
+		if open == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("%d legs still run", open)
+		}
+	}
+	for room, legs := range rooms {
+		if len(legs) == 1 && legs[0].Leg == "prefill" && legs[0].Partner == "" && p.wasted {
+			delete(rooms, room)
+			continue
+		}
+		slices.SortFunc(legs, func(a, b simengine.Receipt) int { return strings.Compare(b.Leg, a.Leg) })
+		switch {
+		case room == "" || len(legs) != 2 || legs[0].Leg != "prefill" || legs[1].Leg != "decode":
+			p.t.Errorf("room %q has %d legs: %+v", room, len(legs), legs)
+		case legs[1].Partner != legs[0].WorkerID || legs[0].Partner != "" && legs[0].Partner != legs[1].WorkerID:
+			p.t.Errorf("room %s: partners %q and %q", room, legs[0].Partner, legs[1].Partner)
+		case legs[1].CachedTokens != legs[1].PromptTokens-1:
+			p.t.Errorf("room %s: the decode engine found %d of %d tokens", room, legs[1].CachedTokens, legs[1].PromptTokens)
+		}
+	}
+	return len(rooms)
+}
+
+const words = "Every leg finds its partner, and the cache of this prompt travels from the one to the other."
+
+var requests = []struct{ path, body string }{
+	{"/v1/chat/completions", `{"model":"sim-model","max_tokens":8,"messages":[{"role":"user","content":"` + words + `"}]}`},
+	{"/v1/chat/completions", `{"model":"sim-model","max_tokens":8,"stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"` + words + `"}]}`},
+	{"/v1/completions", `{"model":"sim-model","prompt":"` + words + `","max_tokens":8}`},
+	{"/v1/completions", `{"model":"sim-model","prompt":"` + words + `","stream":true}`},
+}
+
+// The engines refuse a leg with a wrong field, without a partner or in a used
+// room: an answer of 200 says that both bodies were right.
+func TestEveryProtocolServesChatAndCompletions(t *testing.T) {
+	for protocol := range plugins.Connectors {
+		for _, ranks := range []int{0, 4} {
+			t.Run(fmt.Sprint(protocol, ", ranks ", ranks), func(t *testing.T) {
+				p := newPairs(t, forward.Auto, nil)
+				sized := func(c *simengine.Config) { c.PD.Ranks = ranks }
+				for range 2 {
+					p.add(fleet.Prefill, protocol, sized)
+					p.add(fleet.Decode, protocol, sized)
+				}
+				const rounds = 3
+				for range rounds {
+					for _, r := range requests {
+						status, body := p.ask(r.path, r.body)
+						if status != 200 || strings.Contains(r.body, `"stream":true`) != strings.HasSuffix(body, "data: [DONE]\n\n") || strings.Contains(body, `"error"`) {
+							t.Fatalf("%s %s: %d %s", r.path, r.body, status, body)
+						}
+					}
+				}
+				if n := p.paired(); n != rounds*len(requests) {
+					t.Errorf("%d pairs for %d requests", n, rounds*len(requests))
+				}
+			})
+		}
+	}
+}
+
+// TestN15LegsGoOverWhateverTransportTheirWorkerHas: Infera's serial pairs always
+// dial HTTP.
+func TestN15LegsGoOverWhateverTransportTheirWorkerHas(t *testing.T) {
+	broker := testfleet.StartNATS(t, nil)
+	cfg := natstransport.DefaultConfig()
+	cfg.Server = broker.URL
+	tr, err := natstransport.New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- tr.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	overNATS := func(c *simengine.Config) { c.NATS.Server = broker.URL }
+	for protocol := range plugins.Connectors {
+		for name, edits := range map[string][2]func(*simengine.Config){
+			"both over NATS": {overNATS, overNATS}, "prefill over NATS": {overNATS, nil}, "decode over NATS": {nil, overNATS},
+		} {
+			t.Run(protocol+", "+name, func(t *testing.T) {
+				p := newPairs(t, forward.Auto, map[string]forward.Transport{"nats": tr})
+				for _, e := range []*simengine.Engine{p.add(fleet.Prefill, protocol, edits[0]), p.add(fleet.Decode, protocol, edits[1])} {
+					if ready := e.Subscribed(); ready != nil {
+						<-ready
+					}
+				}
+				for _, r := range requests {
+					if status, body := p.ask(r.path, r.body); status != 200 || strings.Contains(body, `"error"`) {
+						t.Fatalf("%s %s: %d %s", r.path, r.body, status, body)
+					}
+				}
+				if n := p.paired(); n != len(requests) {
+					t.Errorf("%d pairs for %d requests", n, len(requests))
+				}
+			})
+		}
+	}
+}
+
+// TestP10EnginesThatFailCostNoRequest: with one healthy pair left, no client sees
+// the other's faults, and no engine is left waiting.
+func TestP10EnginesThatFailCostNoRequest(t *testing.T) {
+	for _, protocol := range []string{"sglang-bootstrap", "vllm-mooncake", "vllm-mori-write", "vllm-nixl", "vllm-mori-read", "atom-mooncake"} {
+		for _, side := range []fleet.Role{fleet.Prefill, fleet.Decode} {
+			for _, mode := range []string{"status:500", "status:503", "refuse"} {
+				t.Run(fmt.Sprint(protocol, " ", side, " ", mode), func(t *testing.T) {
+					p := newPairs(t, forward.Auto, nil)
+					p.wasted = side == fleet.Decode
+					bad := func(c *simengine.Config) { c.Fault = simengine.Fault{Mode: mode} }
+					p.add(fleet.Prefill, protocol, nil)
+					p.add(fleet.Decode, protocol, nil)
+					p.add(side, protocol, bad)
+					for i := range 6 {
+						if status, body := p.ask(requests[i%4].path, requests[i%4].body); status != 200 {
+							t.Fatalf("request %d: %d %s", i, status, body)
+						}
+					}
+					if n := p.paired(); n != 6 {
+						t.Errorf("%d pairs for 6 requests", n)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestP12P13DirectMode: what Infera dispatches without the other leg is refused or
+// paired here.
+func TestP12P13DirectMode(t *testing.T) {
+	p := newPairs(t, forward.Direct, nil)
+	prefill, decode := p.add(fleet.Prefill, "vllm-mooncake", nil), p.add(fleet.Decode, "vllm-mooncake", nil)
+	r := requests[0]
+	if status, body := p.ask(r.path, r.body, "X-Worker-Instance-Id", decode.ID(), "X-Prefill-Instance-Id", prefill.ID()); status != 200 {
+		t.Errorf("both headers: %d %s", status, body)
+	}
+	if status, body := p.ask(r.path, r.body); status != 200 {
+		t.Errorf("no header: %d %s", status, body)
+	}
+	if status, body := p.ask(r.path, r.body, "X-Worker-Instance-Id", decode.ID()); status != 503 {
+		t.Errorf("a decode worker alone: %d %s", status, body)
+	}
+	if n := p.paired(); n != 2 {
+		t.Errorf("%d pairs, want 2", n)
+	}
+}
+
+// Mixed workers serve the model when half of its pairs is gone.
+func TestMixedWorkersStandIn(t *testing.T) {
+	p := newPairs(t, forward.Auto, nil)
+	prefill := p.add(fleet.Prefill, "vllm-nixl", nil)
+	p.add(fleet.Decode, "vllm-nixl", nil)
+	mixed := p.add(fleet.Mixed, "", nil)
+	r := requests[1]
+	if status, _ := p.ask(r.path, r.body); status != 200 || len(mixed.Receipts()) != 0 {
+		t.Errorf("with both halves: %d, %d at the mixed worker", status, len(mixed.Receipts()))
+	}
+	p.feed.Delete(prefill.ID())
+	if status, _ := p.ask(r.path, r.body); status != 200 || len(mixed.Receipts()) != 1 {
+		t.Errorf("with one half: %d, %d at the mixed worker", status, len(mixed.Receipts()))
+	}
+	if n := p.paired(); n != 1 {
+		t.Errorf("%d pairs, want 1", n)
+	}
+}
