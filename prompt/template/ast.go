@@ -57,7 +57,12 @@ type (
 		name string
 	}
 	itemExpr  struct{ x, key expr }
-	sliceExpr struct{ x, from, to, step expr } // bounds may be nil
+	sliceExpr struct {
+		x, from, to, step expr // bounds may be nil
+		// folded: all operands are constants, which Jinja computes when it
+		// compiles, by its lenient item access.
+		folded bool
+	}
 	callExpr  struct {
 		fn expr
 		callArgs

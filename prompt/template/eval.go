@@ -158,6 +158,9 @@ func (x *sliceExpr) eval(r *run) value {
 		}
 		return b.eval(r)
 	}
+	if x.folded && !v.isSeq() && v.k != kStr {
+		return undefItem(v, none())
+	}
 	from := bound(x.from)
 	to := bound(x.to)
 	return r.slice(v, from, to, bound(x.step))

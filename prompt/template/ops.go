@@ -124,6 +124,9 @@ func (r *run) sign(op string, v value) value {
 
 // arith is arithmetic on numbers.
 func (r *run) arith(op string, a, b value) value {
+	if op == "/" && (a.k == kBig || b.k == kBig) && a.k != kFloat && b.k != kFloat {
+		return r.bigQuotient(toBig(a), toBig(b))
+	}
 	if a.k == kFloat || b.k == kFloat || op == "/" {
 		return r.floatArith(op, a, b)
 	}
@@ -211,6 +214,19 @@ func (r *run) bigArith(op string, a, b *big.Int) value {
 		r.limit("an integer is too long")
 	}
 	return bigValue(z)
+}
+
+// bigQuotient is a / b, rounded once.
+func (r *run) bigQuotient(a, b *big.Int) value {
+	if b.Sign() == 0 {
+		return r.fail("ZeroDivisionError", "division by zero")
+	}
+	r.alloc((a.BitLen() + b.BitLen()) / 8)
+	f, _ := new(big.Rat).SetFrac(a, b).Float64()
+	if math.IsInf(f, 0) {
+		return r.fail("OverflowError", "integer division result too large for a float")
+	}
+	return floatValue(f)
 }
 
 func (r *run) bigPow(a, b *big.Int) value {

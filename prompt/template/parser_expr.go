@@ -426,7 +426,33 @@ func (p *parser) subscribed(x expr) expr {
 	if p.skip(":") && !p.is("]") && !p.is(",") {
 		s.step = p.expression()
 	}
+	s.folded = isConst(s.x) && isConst(s.from) && isConst(s.to) && isConst(s.step)
 	return s
+}
+
+func isConst(x expr) bool {
+	switch x := x.(type) {
+	case nil, *constExpr:
+		return true
+	case *unaryExpr:
+		return isConst(x.x)
+	case *listExpr:
+		return allConst(x.items)
+	case *tupleExpr:
+		return allConst(x.items)
+	case *dictExpr:
+		return allConst(x.keys) && allConst(x.vals)
+	}
+	return false
+}
+
+func allConst(xs []expr) bool {
+	for _, x := range xs {
+		if !isConst(x) {
+			return false
+		}
+	}
+	return true
 }
 
 func (p *parser) call(fn expr) expr {
