@@ -19,7 +19,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		return err
 	}
 	operator := ops.Handler(ops.Deps{
-		Config: cfg, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Synced,
+		Config: cfg, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
 	})
 	door, err := forward.New(cfg.Forward, forward.Deps{
 		Picker:     core.Picker,

@@ -136,3 +136,14 @@ func (c *Core) Synced() error {
 	}
 	return nil
 }
+
+// Ready returns what probes ask: its error is nil while the fleet is known and
+// ctx, with whose end the program drains, is not done.
+func (c *Core) Ready(ctx context.Context) func() error {
+	return func() error {
+		if ctx.Err() != nil {
+			return errors.New("draining")
+		}
+		return c.Synced()
+	}
+}

@@ -12,9 +12,15 @@ import (
 )
 
 // Main is the main of both programs: settings, parts, then serve until a signal
-// and the drain it starts are over. It exits the process on a fault.
+// and the drain it starts are over. It exits the process on a fault. A second
+// signal ends it at once: who asks twice does not want to wait for the drain.
 func Main(prog config.Program, serve func(ctx context.Context, core *Core) error) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signaled, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, drain := context.WithCancel(context.Background())
+	context.AfterFunc(signaled, func() {
+		stop()
+		drain()
+	})
 	err := program(ctx, prog, os.Args[1:], serve)
 	stop()
 	if err != nil && !errors.Is(err, config.ErrHelp) {
