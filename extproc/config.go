@@ -11,6 +11,10 @@ type Config struct {
 	// MaxBody is the largest request body in bytes; over it the request is
 	// refused with 413 while its chunks still arrive. Default 32 MiB.
 	MaxBody int
+	// MaxBuffered is how many bytes of request bodies may be held at once, of all
+	// requests together; over it further bodies are refused with 429. 0 is no
+	// limit. Default 1 GiB.
+	MaxBuffered int64
 	// MaxMessage is the largest gRPC message in bytes. Envoy may send a whole
 	// body in one, so it must exceed MaxBody. Default 64 MiB.
 	MaxMessage int
@@ -52,6 +56,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		MaxBody:         32 << 20,
+		MaxBuffered:     1 << 30,
 		MaxMessage:      64 << 20,
 		ChunkSize:       62000,
 		DestinationPort: 8000,
@@ -74,6 +79,7 @@ func (c Config) Validate() error {
 		}
 	}
 	check(c.MaxBody > 0, "max body %d: must be at least 1 byte", c.MaxBody)
+	check(c.MaxBuffered == 0 || c.MaxBuffered >= int64(c.MaxBody), "max buffered %d: must be 0 (no limit) or at least max body, %d", c.MaxBuffered, c.MaxBody)
 	check(c.MaxMessage >= c.MaxBody+messageOverhead,
 		"max message %d: must exceed max body %d by %d, since a whole body may come in one message", c.MaxMessage, c.MaxBody, messageOverhead)
 	check(c.ChunkSize > 0, "chunk size %d: must be at least 1 byte", c.ChunkSize)

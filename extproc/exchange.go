@@ -30,8 +30,9 @@ type exchange struct {
 	encoding http.Header
 	subset   subset
 	body     gather
-	held     bool // the headers answer waits for the end of the body
-	open     bool // a BUFFERED body is awaited
+	buffered int64 // bytes of the body that count in the server's budget
+	held     bool  // the headers answer waits for the end of the body
+	open     bool  // a BUFFERED body is awaited
 
 	// The pick.
 	scan   prompt.Request
@@ -157,6 +158,12 @@ func (x *exchange) refuse(ctx context.Context, err error) {
 	x.push(a)
 }
 
+// unbuffer gives back what the body took of the server's budget.
+func (x *exchange) unbuffer() {
+	x.s.bodies.Give(x.buffered)
+	x.buffered = 0
+}
+
 // release gives the reservation back, once.
 func (x *exchange) release() {
 	if x.picked {
@@ -173,6 +180,7 @@ const maxKeptAnswers = 64
 // it empty for the next.
 func (x *exchange) end() {
 	x.release()
+	x.unbuffer()
 	m := x.s.metrics
 	m.bytesOut.Add(float64(x.bytesOut))
 	switch {

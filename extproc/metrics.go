@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"pointsman/admission"
 )
 
 // ending is how a request's stream ended.
@@ -53,6 +55,7 @@ func refusalCodes() []int {
 type metrics struct {
 	open      atomic.Int64
 	openGauge prometheus.GaugeFunc
+	buffered  prometheus.GaugeFunc
 	requests  *prometheus.CounterVec
 	byEnding  [endings][classes]prometheus.Counter
 	refused   *prometheus.CounterVec
@@ -77,7 +80,7 @@ func counter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-func newMetrics() *metrics {
+func newMetrics(bodies *admission.Budget) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pointsman_epp_requests_total",
@@ -110,6 +113,10 @@ func newMetrics() *metrics {
 		Name: "pointsman_epp_streams_in_flight",
 		Help: "Open ext-proc streams, one per HTTP request.",
 	}, func() float64 { return float64(m.open.Load()) })
+	m.buffered = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "pointsman_epp_buffered_body_bytes",
+		Help: "Bytes of request bodies held until they are picked for.",
+	}, func() float64 { return float64(bodies.Used()) })
 	for e := range endings {
 		for class := range classes {
 			code := "none"
@@ -132,7 +139,7 @@ func newMetrics() *metrics {
 func (m *metrics) register(reg prometheus.Registerer) error {
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.openGauge, m.requests, m.refused, m.pick, m.bytes, m.panics, m.malformed, m.elsewhere,
+		m.openGauge, m.buffered, m.requests, m.refused, m.pick, m.bytes, m.panics, m.malformed, m.elsewhere,
 		m.usageRequests, m.usagePrompt, m.usageCached, m.usagePredicted, m.usageHit,
 	} {
 		errs = append(errs, reg.Register(c))

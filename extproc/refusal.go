@@ -112,6 +112,13 @@ func tooMany() *refusal {
 	}
 }
 
+func busy() *refusal {
+	return &refusal{
+		status: http.StatusTooManyRequests, kind: typeRate, code: "admission_memory",
+		message: "the bodies of open requests fill the memory set aside for them; try again later", retryAfter: retrySoon,
+	}
+}
+
 // body is the refusal as JSON, in OpenAI's shape or, for its paths, Anthropic's.
 func (r *refusal) body(anthropic bool) []byte {
 	type openAI struct {

@@ -92,6 +92,11 @@ func (x *exchange) requestBody(ctx context.Context, m *message) error {
 		if len(m.body) > x.s.cfg.MaxBody-x.body.size {
 			return tooLarge(x.s.cfg.MaxBody)
 		}
+		if n := int64(len(m.body)); x.s.bodies.Take(n) {
+			x.buffered += n
+		} else {
+			return busy()
+		}
 		x.body.add(m)
 		if x.open {
 			return x.answerBuffered(ctx, m.eos)
@@ -137,6 +142,7 @@ func (x *exchange) answerHeld(ctx context.Context, eos bool) error {
 	buf, from, to := x.body.take()
 	x.out = x.s.asm.pieces(x.out, answerRequestBody, buf, from, to, x.s.cfg.ChunkSize, eos)
 	buf.Free()
+	x.unbuffer()
 	return nil
 }
 
@@ -154,6 +160,7 @@ func (x *exchange) answerBuffered(ctx context.Context, eos bool) error {
 		return err
 	}
 	x.body.reset()
+	x.unbuffer()
 	x.push(x.s.asm.route(answerRequestBody, &x.route))
 	return nil
 }

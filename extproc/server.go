@@ -17,6 +17,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
+	"pointsman/admission"
 	"pointsman/fleet"
 	"pointsman/picker"
 	"pointsman/prompt"
@@ -40,6 +41,7 @@ type Server struct {
 	log     *slog.Logger
 	now     func() time.Time
 	pool    *bufferPool
+	bodies  *admission.Budget // bytes of bodies held
 	asm     *assembler
 	metrics *metrics
 	health  *health
@@ -63,7 +65,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ext-proc server: %w", err)
 	}
-	s := &Server{cfg: cfg, deps: deps, log: deps.Log, now: deps.Now, pool: new(bufferPool)}
+	s := &Server{cfg: cfg, deps: deps, log: deps.Log, now: deps.Now, pool: new(bufferPool), bodies: admission.NewBudget(cfg.MaxBuffered)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -71,7 +73,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		s.now = time.Now
 	}
 	s.asm = newAssembler(cfg, s.pool)
-	s.metrics = newMetrics()
+	s.metrics = newMetrics(s.bodies)
 	s.health = newHealth(deps.Ready)
 	return s, nil
 }

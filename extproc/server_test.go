@@ -27,6 +27,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"pointsman/admission"
 	"pointsman/prompt"
 )
 
@@ -594,7 +595,7 @@ func TestNewStreamsAreTakenDuringTheDrainDelay(t *testing.T) {
 }
 
 func TestEndingsAreCountedByClass(t *testing.T) {
-	m := newMetrics()
+	m := newMetrics(admission.NewBudget(0))
 	for _, c := range []struct {
 		ending ending
 		status int

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"pointsman/admission"
 	"pointsman/prompt"
 )
 
@@ -31,7 +32,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.Respon
 
 	err := x.serve()
 	x.finish(r.Context(), err)
-	if errors.Is(err, prompt.ErrTooLarge) {
+	if errors.Is(err, prompt.ErrTooLarge) || errors.Is(err, admission.ErrExhausted) {
 		linger(rc, r)
 	}
 	if x.abort {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"pointsman/admission"
 	"pointsman/prompt"
 )
 
@@ -34,7 +35,7 @@ func TestBodiesAreReadWholeOrRefused(t *testing.T) {
 		{name: "announced above the limit", size: 10, says: limit + 1, want: prompt.ErrTooLarge},
 		{name: "above the limit, not announced", size: limit + 1, says: -1, want: prompt.ErrTooLarge},
 	}
-	s := &Server{cfg: Config{MaxBody: limit}}
+	s := &Server{cfg: Config{MaxBody: limit}, bodies: admission.NewBudget(0)}
 	for _, tc := range tests {
 		body := bytes.Repeat([]byte("x"), tc.size)
 		var src io.Reader = bytes.NewReader(body)
@@ -65,7 +66,7 @@ func TestBodiesAreReadWholeOrRefused(t *testing.T) {
 }
 
 func TestALargeAnnouncementAloneTakesLittleMemory(t *testing.T) {
-	s := &Server{cfg: DefaultConfig()}
+	s := &Server{cfg: DefaultConfig(), bodies: admission.NewBudget(0)}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", io.NopCloser(strings.NewReader("{}")))
 	r.ContentLength = 32 << 20
 	got, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r)
@@ -75,7 +76,7 @@ func TestALargeAnnouncementAloneTakesLittleMemory(t *testing.T) {
 }
 
 func TestABrokenBodyIsTheClients(t *testing.T) {
-	s := &Server{cfg: DefaultConfig()}
+	s := &Server{cfg: DefaultConfig(), bodies: admission.NewBudget(0)}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", io.NopCloser(io.MultiReader(strings.NewReader("{"), iotest.ErrReader(io.ErrUnexpectedEOF))))
 	r.ContentLength = 10
 	if _, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r); !errors.Is(err, errBrokenBody) || Status(err) != 400 {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"pointsman/admission"
 	"pointsman/prompt"
 )
 
@@ -70,23 +71,33 @@ func (s *Server) readBody(rc *http.ResponseController, r *http.Request) (*[]byte
 		size = int(min(r.ContentLength, trustLength)) + 1
 	}
 	buf := s.bufs.get(size)
-	if err := fill(rc, r.Body, buf, s.cfg.MaxBody); err != nil {
+	if !s.bodies.Take(int64(cap(*buf))) {
+		s.bufs.put(buf)
+		return nil, admission.ErrExhausted
+	}
+	if err := s.fill(rc, r.Body, buf); err != nil {
+		s.bodies.Give(int64(cap(*buf)))
 		s.bufs.put(buf)
 		return nil, err
 	}
 	return buf, nil
 }
 
-// fill reads src to its end into buf, whose capacity it grows as bytes come.
-func fill(rc *http.ResponseController, src io.Reader, buf *[]byte, limit int64) error {
+// fill reads src to its end into buf, whose capacity it grows as bytes come and
+// the budget of bodies allows.
+func (s *Server) fill(rc *http.ResponseController, src io.Reader, buf *[]byte) error {
 	var armed time.Time
 	start := time.Now()
 	for {
 		b := *buf
 		if len(b) == cap(b) {
+			if !s.bodies.Take(int64(cap(b))) {
+				return admission.ErrExhausted
+			}
 			grown := make([]byte, len(b), 2*cap(b))
 			copy(grown, b)
 			b = grown
+			*buf = b
 		}
 		deadline := start.Add(bodyGrace + time.Duration(len(b)/bodyRate)*time.Second)
 		if deadline.Sub(armed) > bodyGrace/4 {
@@ -95,7 +106,7 @@ func fill(rc *http.ResponseController, src io.Reader, buf *[]byte, limit int64) 
 		}
 		n, err := src.Read(b[len(b):cap(b)])
 		*buf = b[:len(b)+n]
-		if int64(len(*buf)) > limit {
+		if int64(len(*buf)) > s.cfg.MaxBody {
 			return prompt.ErrTooLarge
 		}
 		if err == nil {

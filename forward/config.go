@@ -45,7 +45,8 @@ type Config struct {
 	// learn workers' addresses.
 	NameWorker bool
 
-	MaxBody int64 // largest request body in bytes, above it 413; default 32 MiB
+	MaxBody     int64 // largest request body in bytes, above it 413; default 32 MiB
+	MaxBuffered int64 // memory in bytes for the bodies of all requests together, above it 429; 0 no limit; default 1 GiB
 
 	IdleTimeout       time.Duration // longest wait for the worker's next byte, answer head included; 0 for ever; default 900 s
 	PrefillTimeout    time.Duration // longest wait for a prefill leg's answer before the decode leg has one; 0 for ever; default 30 s (--prefill-timeout)
@@ -79,6 +80,7 @@ func DefaultConfig() Config {
 		RetrySafety:       BeforeFirstToken,
 		NameWorker:        true,
 		MaxBody:           32 << 20,
+		MaxBuffered:       1 << 30,
 		IdleTimeout:       900 * time.Second,
 		PrefillTimeout:    30 * time.Second,
 		FirstTokenTimeout: 120 * time.Second,
@@ -103,6 +105,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxBody < 1 {
 		errs = append(errs, fmt.Errorf("max body %d bytes: want at least 1", c.MaxBody))
+	}
+	if c.MaxBuffered != 0 && c.MaxBuffered < c.MaxBody {
+		errs = append(errs, fmt.Errorf("max buffered %d bytes: want 0 (no limit) or at least max body, %d", c.MaxBuffered, c.MaxBody))
 	}
 	for _, d := range []struct {
 		name string

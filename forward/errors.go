@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"pointsman/admission"
 	"pointsman/picker"
 	"pointsman/prompt"
 )
@@ -110,6 +111,8 @@ func describeRequest(err error) (apiError, bool) {
 		return apiError{status: bad.Status, kind: badRequest, code: bad.Code, param: bad.Param, message: bad.Message}, true
 	case errors.Is(err, prompt.ErrTooLarge):
 		return apiError{status: 413, kind: badRequest, code: "request_too_large", message: "the request body is over the limit"}, true
+	case errors.Is(err, admission.ErrExhausted):
+		return apiError{status: 429, kind: "rate_limit_error", code: "admission_memory", message: "the bodies of open requests fill the memory set aside for them; try again later", retryAfter: 1}, true
 	case errors.Is(err, errSlowBody):
 		return apiError{status: 408, kind: badRequest, code: "request_timeout", message: errSlowBody.Error()}, true
 	case errors.Is(err, errBrokenBody):

@@ -75,8 +75,11 @@ func (x *exchange) nameWorker() {
 }
 
 func (x *exchange) releaseBody() {
-	x.s.bufs.put(x.body)
-	x.body = nil
+	if x.body != nil {
+		x.s.bodies.Give(int64(cap(*x.body)))
+		x.s.bufs.put(x.body)
+		x.body = nil
+	}
 }
 
 // write sends p to the client. Its only error is errClientGone: a client that

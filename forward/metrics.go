@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"pointsman/admission"
 )
 
 // How a request ended, as the label outcome. Every request has exactly one.
@@ -30,13 +32,18 @@ type metrics struct {
 	gone          prometheus.Counter
 	bytesIn       prometheus.Counter
 	bytesOut      prometheus.Counter
+	buffered      prometheus.GaugeFunc
 }
 
-func newMetrics() *metrics {
+func newMetrics(bodies *admission.Budget) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	return &metrics{
+		buffered: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "pointsman_forward_buffered_body_bytes",
+			Help: "Memory of the request bodies held until a worker answers.",
+		}, func() float64 { return float64(bodies.Used()) }),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "infera_request_duration_seconds",
 			Help:    "Duration of a request, to the end of its stream.",
@@ -80,7 +87,7 @@ func newMetrics() *metrics {
 func (s *Server) Register(reg prometheus.Registerer) error {
 	m := s.metrics
 	for _, c := range []prometheus.Collector{
-		m.duration, m.inflight, m.attempts, m.retries, m.ttft, m.truncated, m.prefills, m.prefillFaults, m.redispatches, m.decodeDials, m.gone, m.bytesIn, m.bytesOut,
+		m.duration, m.inflight, m.attempts, m.retries, m.ttft, m.truncated, m.prefills, m.prefillFaults, m.redispatches, m.decodeDials, m.gone, m.bytesIn, m.bytesOut, m.buffered,
 	} {
 		if err := reg.Register(c); err != nil {
 			return err

@@ -41,7 +41,8 @@ func (x *exchange) mayRepeatPair(err error) bool {
 	case isAnswer && ans.refused():
 		return true
 	case atPrefill(err):
-		if x.redispatched || !isBroken && !errors.Is(err, ErrHandoff) && !(isAnswer && ans.status >= 500) {
+		again := isBroken || errors.Is(err, ErrHandoff) || isAnswer && ans.status >= 500
+		if x.redispatched || !again {
 			return false
 		}
 		x.redispatched = true

@@ -188,15 +188,15 @@ func TestP10AFailedLegTakesAnotherPair(t *testing.T) {
 	tests := []struct {
 		name            string
 		prefill, decode []script
-		left            func(p, d []int) bool
+		healthy         bool // a pair is left that works
 	}{
-		{"prefill answers 500", []script{broken, good}, []script{slowly(300 * time.Millisecond)}, func(p, d []int) bool { return p[1] == 1 }},
-		{"prefill resets", []script{rawReset("", nil), good}, []script{slowly(300 * time.Millisecond)}, func(p, d []int) bool { return p[1] == 1 }},
-		{"prefill refuses the connection", []script{nil, good}, []script{slowly(300 * time.Millisecond)}, func(p, d []int) bool { return p[1] == 1 }},
-		{"prefill is full", []script{raw(jsonReply(429, `{}`)), good}, []script{slowly(300 * time.Millisecond)}, func(p, d []int) bool { return p[1] == 1 }},
-		{"decode refuses the connection", []script{good}, []script{nil, good}, func(p, d []int) bool { return d[1] == 1 }},
-		{"decode answers 500", []script{good}, []script{broken, good}, func(p, d []int) bool { return d[1] == 1 }},
-		{"decode answers 500 while prefill hangs", []script{hang, good}, []script{broken, good}, nil},
+		{"prefill answers 500", []script{broken, good}, []script{slowly(300 * time.Millisecond)}, true},
+		{"prefill resets", []script{rawReset("", nil), good}, []script{slowly(300 * time.Millisecond)}, true},
+		{"prefill refuses the connection", []script{nil, good}, []script{slowly(300 * time.Millisecond)}, true},
+		{"prefill is full", []script{raw(jsonReply(429, `{}`)), good}, []script{slowly(300 * time.Millisecond)}, true},
+		{"decode refuses the connection", []script{good}, []script{nil, good}, true},
+		{"decode answers 500", []script{good}, []script{broken, good}, true},
+		{"decode answers 500 while prefill hangs", []script{hang, good}, []script{broken, good}, false},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestP10AFailedLegTakesAnotherPair(t *testing.T) {
 					failures++
 				}
 			}
-			if tc.left != nil && failures > 0 {
+			if tc.healthy && failures > 0 {
 				t.Errorf("%d of %d requests failed", failures, requests)
 			}
 			if took := time.Since(start); took > 10*time.Second {
@@ -226,7 +226,7 @@ func TestP10AFailedLegTakesAnotherPair(t *testing.T) {
 					t.Errorf("room %s was used %d times", id, n)
 				}
 			}
-			if tc.left != nil {
+			if tc.healthy {
 				repeats := w.count("pointsman_forward_retries_total")
 				if repeats == 0 {
 					t.Error("nothing was repeated: the test tests nothing")
@@ -361,7 +361,7 @@ func TestAFailedPrefillLegAfterTheFirstTokenIsNoNews(t *testing.T) {
 	fail := make(chan struct{})
 	w := newPairWorld(t, "vllm-mooncake",
 		[]script{func(c net.Conn, r receipt) bool { <-fail; return raw(jsonReply(500, `{}`))(c, r) }},
-		[]script{func(c net.Conn, r receipt) bool {
+		[]script{func(c net.Conn, _ receipt) bool {
 			_, _ = io.WriteString(c, sseOpen(role, tok0))
 			time.Sleep(100 * time.Millisecond) // the client has it
 			close(fail)

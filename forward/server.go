@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pointsman/admission"
 	"pointsman/fleet"
 	"pointsman/picker"
 	"pointsman/prompt"
@@ -70,7 +71,8 @@ type Server struct {
 	deps     Deps
 	metrics  *metrics
 	bufs     buffers
-	prepared sync.Pool // of *scored
+	bodies   *admission.Budget // memory of the bodies held
+	prepared sync.Pool         // of *scored
 	draining atomic.Bool
 	legs     sync.WaitGroup // prefill legs that may outlive their request
 }
@@ -80,7 +82,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, fmt.Errorf("forward: %w", err)
 	}
-	return &Server{cfg: cfg, deps: deps, metrics: newMetrics()}, nil
+	bodies := admission.NewBudget(cfg.MaxBuffered)
+	return &Server{cfg: cfg, deps: deps, metrics: newMetrics(bodies), bodies: bodies}, nil
 }
 
 // Handler returns the server's HTTP handler.
