@@ -182,9 +182,6 @@ func (c *Config) Validate() error {
 	if (c.Etcd.Cert == "") != (c.Etcd.Key == "") {
 		errs = append(errs, errors.New("--etcd-cert and --etcd-key: give both or none"))
 	}
-	if c.KVEventTransport == "nats" {
-		errs = append(errs, errors.New("--kv-event-transport nats is not built yet: use zmq or none"))
-	}
 	if (c.NATS.Cert == "") != (c.NATS.Key == "") {
 		errs = append(errs, errors.New("--nats-cert and --nats-key: give both or none"))
 	}

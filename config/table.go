@@ -104,10 +104,25 @@ func (c *Config) requests() []setting {
 		{name: "max-duration-s", group: "Requests", in: Forwarder, usage: "longest duration of a whole request; 0 for no limit", value: seconds(&c.Forward.MaxDuration, 0, 7*24*time.Hour)},
 		{name: "write-timeout-s", group: "Requests", in: Forwarder, usage: "longest wait for a client to take a write; 0 for ever", value: seconds(&c.Forward.WriteTimeout, 0, time.Hour)},
 		{name: "max-body", group: "Requests", in: Both, usage: "largest request body in bytes; above it 413", value: c.maxBody()},
+		{name: "max-buffered", group: "Requests", in: Both, usage: "memory in bytes for the bodies of all open requests together; above it 429; 0 for no limit", value: c.maxBuffered()},
 		{name: "body-chunk", group: "Requests", in: EPP, usage: "largest piece of a body handed back to the gateway, in bytes", value: intValue(&c.ExtProc.ChunkSize, 1024, 1<<30)},
 		{name: "clear-route-cache", group: "Requests", in: EPP, usage: "make the gateway select the route again after a pick", value: boolValue(&c.ExtProc.ClearRouteCache)},
 		{name: "max-in-flight", group: "Requests", in: EPP, usage: "open requests above which new ones get 429; 0 for no limit", value: intValue(&c.ExtProc.MaxInFlight, 0, 1<<30)},
 	}
+}
+
+// maxBuffered fills the one of the two doors' limits that the program has.
+func (c *Config) maxBuffered() value {
+	v := int64Value(&c.Forward.MaxBuffered, 0, 1<<50)
+	set := v.set
+	v.set = func(text string) error {
+		if err := set(text); err != nil {
+			return err
+		}
+		c.ExtProc.MaxBuffered = c.Forward.MaxBuffered
+		return nil
+	}
+	return v
 }
 
 // maxBody fills the one of the two doors' limits that the program has.

@@ -21,6 +21,9 @@ func adapterSettings(cfg *config.Config) plugins.Settings {
 	s.Kubernetes.Selector, s.Kubernetes.Namespace = cfg.Kubernetes.Selector, cfg.Kubernetes.Namespace
 	s.Kubernetes.Kubeconfig, s.Kubernetes.Ready = cfg.Kubernetes.Kubeconfig, kubernetes.Readiness(cfg.Kubernetes.Ready)
 	s.ZMQ.Topic, s.ZMQ.ReplayPortOffset = cfg.KVEventTopic, cfg.KVReplayOffset
+	n := &s.NATSEvents
+	n.Server, n.Credentials, n.NkeySeed, n.Token = cfg.NATS.Server, cfg.NATS.Credentials, cfg.NATS.NkeySeed, cfg.NATS.Token
+	n.CA, n.Cert, n.Key = cfg.NATS.CA, cfg.NATS.Cert, cfg.NATS.Key
 	return s
 }
 
