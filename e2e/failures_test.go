@@ -141,40 +141,46 @@ func TestAKilledEngineCostsOnlyItsOpenStreams(t *testing.T) {
 	for _, bootstrap := range bootstraps() {
 		t.Run(bootstrap.String(), func(t *testing.T) {
 			t.Parallel()
-			s := startFleet(t, stack.Config{Bootstrap: bootstrap, Workers: stack.MixedWorkers(3, paced()...), Policy: "kv-aware", OverlapWeight: 20})
-			l := startLoad(t, s, 90, 5*time.Second)
-			victim := l.busiest(40)
-			killed := time.Now()
-			workerOf(t, s, victim).Engine.Kill()
-			results := l.finish()
-
-			interrupted, open, after := 0, 0, 0
-			for i := range results {
-				r := &results[i]
-				flowed := r.Worker == victim && r.Sent.Before(killed) && r.End.After(killed) && r.Texts > 0
-				if flowed {
-					open++
-				}
-				if r.Sent.After(killed) {
-					after++
-				}
-				switch r.Outcome() {
-				case traffic.OK:
-				case traffic.Interrupted:
-					interrupted++
-					if !flowed {
-						t.Errorf("interrupted without having flowed from the killed engine: %s", describe(r))
-					}
-				case traffic.Failed:
-					t.Errorf("failed: %s", describe(r))
-				}
-			}
-			if interrupted == 0 || interrupted > open || after < 10 {
-				t.Errorf("%d interrupted of %d open streams; %d requests after the kill", interrupted, open, after)
-			}
-			deliveredOnce(t, s, results, victim)
+			killUnderLoad(t, startFleet(t, stack.Config{
+				Bootstrap: bootstrap, Workers: stack.MixedWorkers(3, paced()...), Policy: "kv-aware", OverlapWeight: 20,
+			}))
 		})
 	}
+}
+
+func killUnderLoad(t *testing.T, s *stack.Stack) {
+	t.Helper()
+	l := startLoad(t, s, 90, 5*time.Second)
+	victim := l.busiest(40)
+	killed := time.Now()
+	workerOf(t, s, victim).Engine.Kill()
+	results := l.finish()
+
+	interrupted, open, after := 0, 0, 0
+	for i := range results {
+		r := &results[i]
+		flowed := r.Worker == victim && r.Sent.Before(killed) && r.End.After(killed) && r.Texts > 0
+		if flowed {
+			open++
+		}
+		if r.Sent.After(killed) {
+			after++
+		}
+		switch r.Outcome() {
+		case traffic.OK:
+		case traffic.Interrupted:
+			interrupted++
+			if !flowed {
+				t.Errorf("interrupted without having flowed from the killed engine: %s", describe(r))
+			}
+		case traffic.Failed:
+			t.Errorf("failed: %s", describe(r))
+		}
+	}
+	if interrupted == 0 || interrupted > open || after < 10 {
+		t.Errorf("%d interrupted of %d open streams; %d requests after the kill", interrupted, open, after)
+	}
+	deliveredOnce(t, s, results, victim)
 }
 
 // TestARollingRestartOfTheEPPIsNotNoticed restarts two replicas one after the

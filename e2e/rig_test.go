@@ -29,7 +29,7 @@ type rig struct {
 	root, bin, envoy string
 
 	mu     sync.Mutex
-	shared map[stack.Bootstrap]*stack.Stack
+	shared map[string]*stack.Stack // by what tests call it
 	tests  map[*testing.T]int
 }
 
@@ -65,9 +65,9 @@ func (r *rig) run(m *testing.M) (int, error) {
 		}
 	}
 	code := m.Run()
-	for b, s := range r.shared {
+	for name, s := range r.shared {
 		if err := s.Close(); err != nil {
-			return 1, fmt.Errorf("shared fleet %s: %w", b, err)
+			return 1, fmt.Errorf("shared fleet %s: %w", name, err)
 		}
 	}
 	return code, nil
@@ -108,24 +108,29 @@ func startFleet(t *testing.T, cfg stack.Config) *stack.Stack {
 // for each bootstrap. Its EPP is kv-aware and asks the engines for token ids.
 func sharedFleet(t *testing.T, b stack.Bootstrap) *stack.Stack {
 	t.Helper()
-	theRig.mu.Lock()
-	defer theRig.mu.Unlock()
-	if s := theRig.shared[b]; s != nil {
+	return theRig.share(t, b.String(), stack.Config{Bootstrap: b, Workers: stack.MixedWorkers(3, fast()...), Policy: "kv-aware", OverlapWeight: 20})
+}
+
+// share returns the fleet with that name, started with cfg by the first test
+// that asks for it.
+func (r *rig) share(t *testing.T, name string, cfg stack.Config) *stack.Stack {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.shared[name]; s != nil {
 		return s
 	}
+	cfg.Bin, cfg.Envoy = r.bin, r.envoy
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	defer cancel()
-	s, err := stack.Start(ctx, stack.Config{
-		Bin: theRig.bin, Envoy: theRig.envoy, Bootstrap: b,
-		Workers: stack.MixedWorkers(3, fast()...), Policy: "kv-aware", OverlapWeight: 20,
-	})
+	s, err := stack.Start(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if theRig.shared == nil {
-		theRig.shared = make(map[stack.Bootstrap]*stack.Stack)
+	if r.shared == nil {
+		r.shared = make(map[string]*stack.Stack)
 	}
-	theRig.shared[b] = s
+	r.shared[name] = s
 	return s
 }
 
