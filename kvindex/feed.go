@@ -13,6 +13,7 @@ const (
 	ResetIncarnation = "incarnation" // discovery says that the worker is a new process
 	ResetReconnect   = "reconnect"   // a publisher without sequence numbers was out of touch
 	ResetResync      = "resync"      // the source replays from the start
+	ResetLost        = "lost"        // the publisher was out of touch for too long
 	ResetBlockSize   = "block_size"  // events came with another block size
 )
 

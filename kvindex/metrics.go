@@ -21,10 +21,10 @@ func skipNames() [numSkips]string {
 	return [numSkips]string{"decoder", "hash_count", "block_size", "kind"}
 }
 
-const numResets = 7
+const numResets = 8
 
 func resetNames() [numResets]string {
-	return [numResets]string{ResetGap, ResetRestart, ResetIncarnation, ResetReconnect, ResetResync, ResetBlockSize, "other"}
+	return [numResets]string{ResetGap, ResetRestart, ResetIncarnation, ResetReconnect, ResetResync, ResetLost, ResetBlockSize, "other"}
 }
 
 func resetIndex(reason string) int {

@@ -26,6 +26,9 @@ type Config struct {
 	// Backoff is the wait before the first new attempt, doubling up to
 	// MaxBackoff. Defaults 100 ms and 5 s, as in Infera.
 	Backoff, MaxBackoff time.Duration
+	// GiveUp is how long a publisher may be out of reach before the view of its
+	// cache is dropped. Default 10 min.
+	GiveUp time.Duration
 	// ResyncEvery is the least time between two attempts to replay the whole
 	// history of one publisher. Default 10 s.
 	ResyncEvery time.Duration
@@ -35,7 +38,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Topic: "kv-events", ReplayTimeout: 3 * time.Second, DialTimeout: 3 * time.Second, MaxMessage: 64 << 20,
-		Backoff: 100 * time.Millisecond, MaxBackoff: 5 * time.Second, ResyncEvery: 10 * time.Second,
+		Backoff: 100 * time.Millisecond, MaxBackoff: 5 * time.Second, ResyncEvery: 10 * time.Second, GiveUp: 10 * time.Minute,
 	}
 }
 
@@ -51,6 +54,7 @@ func (c Config) Validate() error {
 		{"Backoff", c.Backoff},
 		{"MaxBackoff", c.MaxBackoff},
 		{"ResyncEvery", c.ResyncEvery},
+		{"GiveUp", c.GiveUp},
 	} {
 		if f.d < 0 {
 			errs = append(errs, fmt.Errorf("kv events over zmq: %s %v is below 0: give 0 for the default", f.name, f.d))
@@ -76,6 +80,7 @@ func (c Config) withDefaults() Config {
 		{&c.Backoff, &d.Backoff},
 		{&c.MaxBackoff, &d.MaxBackoff},
 		{&c.ResyncEvery, &d.ResyncEvery},
+		{&c.GiveUp, &d.GiveUp},
 	} {
 		if *f.to == 0 {
 			*f.to = *f.from

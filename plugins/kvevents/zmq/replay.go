@@ -98,7 +98,7 @@ const maxReplayWait = 5 * time.Minute
 // replayDone counts and says how a replay ended.
 func (u *subscription) replayDone(ctx context.Context, err error) {
 	if err == nil {
-		u.owed, u.replayWait = false, 0
+		u.replayWait = 0
 		u.metrics.replays.WithLabelValues("complete").Inc()
 		return
 	}
@@ -106,7 +106,8 @@ func (u *subscription) replayDone(ctx context.Context, err error) {
 		return
 	}
 	u.replayWait = min(max(2*u.replayWait, u.cfg.ResyncEvery), maxReplayWait)
-	u.owed, u.replayAfter = true, time.Now().Add(u.replayWait)
+	u.replayAfter = time.Now().Add(u.replayWait)
+	u.owed, u.owedAt = true, u.replayAfter
 	u.metrics.replays.WithLabelValues("failed").Inc()
 	u.log.LogAttrs(ctx, slog.LevelDebug, "past KV events are not to be had", slog.String("replay_endpoint", u.replay), slog.Any("error", err))
 }
@@ -150,6 +151,7 @@ func (u *subscription) catchUp(ctx context.Context) {
 		}
 		return same && u.past(b)
 	})
+	u.owed = false
 	u.replayDone(ctx, err)
 	if err == nil && !same {
 		u.feed.Reset(kvindex.ResetRestart)
@@ -165,10 +167,10 @@ func (u *subscription) resync(ctx context.Context, live *kvindex.Batch) {
 		return
 	}
 	if next := u.resynced.Add(u.cfg.ResyncEvery); time.Now().Before(next) {
-		u.owed, u.replayAfter = true, next
+		u.owed, u.owedAt = true, next // a gap may be filled meanwhile
 		return
 	}
-	u.resynced = time.Now()
+	u.resynced, u.owed = time.Now(), false
 	begun := false
 	err := u.pull(ctx, 0, func(b *kvindex.Batch) bool {
 		if !begun {

@@ -32,8 +32,11 @@ type subscription struct {
 	said   bool    // a batch that is none has been logged since the connection
 
 	resynced    time.Time     // when the whole history was last asked for
-	owed        bool          // a replay is still to be had, from replayAfter on
-	replayAfter time.Time     // no replay is asked for before
+	owed        bool          // a replay is still to be had, from owedAt on
+	owedAt      time.Time     // when it is due
+	lost        time.Time     // when the publisher was last reached; zero while it is
+	dropped     bool          // the view was given up in this outage
+	replayAfter time.Time     // after one that failed no replay is asked for before
 	replayWait  time.Duration // since one failed, for that long; 0 after one that went well
 }
 
@@ -55,7 +58,7 @@ func (u *subscription) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		u.feed.Lost(time.Now())
+		u.lose(ctx, time.Now())
 		u.metrics.reconnects.Inc()
 		if time.Since(began) > steady {
 			wait = u.cfg.Backoff
@@ -74,6 +77,22 @@ func (u *subscription) run(ctx context.Context) {
 	}
 }
 
+// lose notes that the publisher is out of reach. Its view is kept for a while,
+// since most outages are short, and then given up.
+func (u *subscription) lose(ctx context.Context, now time.Time) {
+	u.feed.Lost(now)
+	if u.lost.IsZero() {
+		u.lost = now
+	}
+	if u.dropped || now.Sub(u.lost) < u.cfg.GiveUp {
+		return
+	}
+	u.dropped = true
+	u.feed.Reset(kvindex.ResetLost)
+	u.log.LogAttrs(ctx, slog.LevelInfo, "a publisher of KV events stays out of reach: its view is dropped",
+		slog.Duration("after", u.cfg.GiveUp))
+}
+
 // session connects and takes messages until something breaks.
 func (u *subscription) session(ctx context.Context) error {
 	c, err := dial(ctx, u.addr, sub, u.cfg.DialTimeout, u.cfg.MaxMessage)
@@ -89,7 +108,7 @@ func (u *subscription) session(ctx context.Context) error {
 	u.metrics.connected.Inc()
 	defer u.metrics.connected.Dec()
 	u.feed.Connected(time.Now())
-	u.said = false
+	u.said, u.lost, u.dropped = false, time.Time{}, false
 	if u.down {
 		u.down = false
 		u.log.LogAttrs(ctx, slog.LevelInfo, "a publisher of KV events is back")
@@ -114,7 +133,7 @@ func (u *subscription) session(ctx context.Context) error {
 func (u *subscription) await(c *conn) error {
 	var due time.Time
 	if u.owed {
-		due = u.replayAfter
+		due = u.owedAt
 	}
 	if err := c.SetReadDeadline(due); err != nil {
 		return err

@@ -122,6 +122,46 @@ func TestAGapIsFilledFromThePast(t *testing.T) {
 	}
 }
 
+// TestAGapIsFilledWhileAResyncMustWait: the pause between replays of the whole
+// history is not one for the few batches of a gap.
+func TestAGapIsFilledWhileAResyncMustWait(t *testing.T) {
+	p := publish(t, "127.0.0.1", 0)
+	replay := p.replay()
+	cfg := impatient()
+	cfg.ResyncEvery = time.Hour
+	v := watch(t, cfg, worker("w", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
+	p.heard()
+	a, orphan, late := newPrompt(1, 4), newPrompt(2, 2), newPrompt(3, 1)
+	p.emit(vllm(a.stored(1, 0, 1)))
+	v.wantDepth("the start", "w", a, 1)
+	p.emit(vllm(orphan.stored(2, 1, 2))) // its parent is not known: a resync is wanted, and must wait
+	p.emit(vllm(late.stored(3, 0, 1)))
+	v.wantDepth("what came behind the orphan", "w", late, 1)
+	p.keep(vllm(a.stored(4, 1, 2)))
+	p.keep(vllm(a.stored(5, 2, 3)))
+	p.emit(vllm(a.stored(6, 3, 4)))
+	v.wantDepth("what was lost and what came", "w", a, 4)
+	if got := v.depth("w", late); got != 1 {
+		t.Errorf("the view was dropped: %d blocks of before the gap, want 1", got)
+	}
+}
+
+// TestAViewIsGivenUpAfterALongOutage: a publisher that never comes back must not
+// count as holding what it once did.
+func TestAViewIsGivenUpAfterALongOutage(t *testing.T) {
+	p := publish(t, "127.0.0.1", 0)
+	cfg := impatient()
+	cfg.GiveUp = 50 * time.Millisecond
+	v := watch(t, cfg, worker("w", p.endpoint()))
+	p.heard()
+	a := newPrompt(1, 3)
+	p.emit(vllm(a.stored(1, 0, 3)))
+	v.wantDepth("the start", "w", a, 3)
+	p.stop()
+	v.wantDepth("after the outage", "w", a, 0)
+	until(t, "the loss is said", func() bool { return v.log.count("its view is dropped") == 1 })
+}
+
 func TestAGapWithoutAPastDropsTheView(t *testing.T) {
 	p := publish(t, "127.0.0.1", 0)
 	v := watch(t, impatient(), worker("w", p.endpoint()))
