@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -98,6 +99,8 @@ func (l *legs) fail(cause error) {
 
 // concurrent runs both legs at once. The prefill leg has a goroutine, which
 // outlives the attempt by prefillGrace at most.
+//
+//nolint:contextcheck // the prefill leg must outlive the request's context
 func (l *legs) concurrent() error {
 	pre, err := l.conn.Prefill(l.pair, l.body)
 	if err != nil {
@@ -118,8 +121,8 @@ func (l *legs) concurrent() error {
 			late := time.AfterFunc(limit, func() { l.fail(&legError{errPrefillTimeout}) })
 			defer late.Stop()
 		}
-		if _, err := l.runPrefill(ctx, pre); err != nil {
-			l.fail(&legError{err})
+		if _, failed := l.runPrefill(ctx, pre); failed != nil {
+			l.fail(&legError{failed})
 		}
 	})
 	unbound := context.AfterFunc(l.a.ctx, func() { cancel(context.Cause(l.a.ctx)) })
@@ -174,7 +177,7 @@ func (l *legs) serial() error {
 func (l *legs) alternate() bool {
 	a, x := l.a, l.a.x
 	req := x.pick
-	req.Tried = append(x.tried[:len(x.tried):len(x.tried)], a.decision.Worker.ID)
+	req.Tried = append(slices.Clip(x.tried), a.decision.Worker.ID)
 	d, err := x.s.deps.Picker.Alternate(time.Now(), &req, l.pair.Prefill)
 	if err != nil {
 		return false

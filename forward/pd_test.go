@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"net"
@@ -339,7 +340,7 @@ func TestThePrefillLegIsLeftAloneOnceDecodeHasBegun(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 		_, err := c.Read(make([]byte, 1))
-		aborted <- err == io.EOF
+		aborted <- errors.Is(err, io.EOF)
 		_ = c.SetReadDeadline(time.Time{})
 		return good(c, r)
 	}
@@ -474,7 +475,9 @@ func TestP11RoomsAndHeadersAgreeOnTheRank(t *testing.T) {
 	}
 }
 
-func TestDirectModeWithPairs(t *testing.T) {
+// TestP12P13P14DirectModeWithPairs: Infera forwards half a pair, swapped roles and
+// draining workers, and does not fall back.
+func TestP12P13P14DirectModeWithPairs(t *testing.T) {
 	w := newPairWorld(t, "sglang-bootstrap", []script{good, good}, []script{good, good}, direct)
 	p2 := legWorker("p2", w.prefill[1], fleet.Prefill, "sglang-bootstrap")
 	p2.Status = fleet.Draining

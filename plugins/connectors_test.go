@@ -52,7 +52,7 @@ func registered(t *testing.T) map[string][2]*fleet.Worker {
 		t.Fatal(err)
 	}
 	var records map[string][]json.RawMessage
-	if err := json.Unmarshal(raw, &records); err != nil {
+	if err = json.Unmarshal(raw, &records); err != nil {
 		t.Fatal(err)
 	}
 	out := make(map[string][2]*fleet.Worker)

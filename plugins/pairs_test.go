@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -53,9 +54,7 @@ func newPairs(t *testing.T, mode forward.Mode, transports map[string]forward.Tra
 	}
 	t.Cleanup(tr.Close)
 	all := map[string]forward.Transport{"http": tr}
-	for name, tr := range transports {
-		all[name] = tr
-	}
+	maps.Copy(all, transports)
 	fc := forward.DefaultConfig()
 	fc.Mode = mode
 	preparer := prompt.NewPreparer(prompt.Config{}, nil)

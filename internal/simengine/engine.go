@@ -107,7 +107,7 @@ func (e *Engine) bind() error {
 		return err
 	}
 	e.id = net.JoinHostPort(e.advertised(), itoa(e.port()))
-	if err := e.openSide(); err != nil {
+	if err = e.openSide(); err != nil {
 		return err
 	}
 	if e.cfg.NATS.Server != "" {

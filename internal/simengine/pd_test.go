@@ -51,7 +51,7 @@ func TestAPrefillEngineRefusesALegWhoseFieldsAreWrong(t *testing.T) {
 		"a field that isn't there":  change(`"transfer_id"`, `"x":1,"transfer_id"`),
 		"a field that is no object": `,"max_tokens":1,"stream":false,"kv_transfer_params":7`,
 	} {
-		if resp, body := ask(t, e, fields); resp.StatusCode != 400 {
+		if resp, body := ask(t, e, fields); resp.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", name, resp.StatusCode, body)
 		}
 	}
@@ -65,24 +65,24 @@ func TestAPrefillEngineRefusesALegWhoseFieldsAreWrong(t *testing.T) {
 func TestALegWithoutPartnerIsRefusedInTime(t *testing.T) {
 	p := half(t, fleet.Prefill, vllmMooncake, nil)
 	began := time.Now()
-	if resp, body := ask(t, p, mooncakeProduce); resp.StatusCode != 400 || !strings.Contains(body, "no decode leg came") {
+	if resp, body := ask(t, p, mooncakeProduce); resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "no decode leg came") {
 		t.Errorf("prefill: %d %s", resp.StatusCode, body)
 	}
 	d := half(t, fleet.Decode, vllmMooncake, nil)
 	fields := fmt.Sprintf(`,"kv_transfer_params":{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"xfer-00000000000000001234567812345679","remote_bootstrap_addr":"http://127.0.0.1:%d","remote_engine_id":"e"}`, p.SidePort())
-	if resp, body := ask(t, d, fields); resp.StatusCode != 400 || !strings.Contains(body, "no prefill leg came") {
+	if resp, body := ask(t, d, fields); resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "no prefill leg came") {
 		t.Errorf("decode: %d %s", resp.StatusCode, body)
 	}
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("took %s", took)
 	}
-	if resp, body := ask(t, p, mooncakeProduce); resp.StatusCode != 400 || !strings.Contains(body, "used before") {
+	if resp, body := ask(t, p, mooncakeProduce); resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "used before") {
 		t.Errorf("a second leg in the room: %d %s", resp.StatusCode, body)
 	}
-	if resp, _ := ask(t, d, ""); resp.StatusCode != 200 {
+	if resp, _ := ask(t, d, ""); resp.StatusCode != http.StatusOK {
 		t.Errorf("a decode engine of vLLM can compute a prompt itself: %d", resp.StatusCode)
 	}
-	if resp, body := ask(t, half(t, fleet.Decode, sglangBootstrap, nil), ""); resp.StatusCode != 400 {
+	if resp, body := ask(t, half(t, fleet.Decode, sglangBootstrap, nil), ""); resp.StatusCode != http.StatusBadRequest {
 		t.Errorf("one of SGLang cannot: %d %s", resp.StatusCode, body)
 	}
 }
@@ -100,7 +100,7 @@ func TestTheDecodeEngineGetsTheKVCache(t *testing.T) {
 		ended <- resp.StatusCode
 	}()
 	resp, body := ask(t, d, decode(id))
-	if resp.StatusCode != 200 || <-ended != 200 {
+	if resp.StatusCode != http.StatusOK || <-ended != 200 {
 		t.Fatalf("%d %s", resp.StatusCode, body)
 	}
 	var answer openAIAnswer
@@ -132,12 +132,12 @@ func TestTheRankOfAPrefillLegIsChecked(t *testing.T) {
 			t.Errorf("rank %s: %d %s", rank, resp.StatusCode, body)
 		}
 	}
-	if resp, body := ask(t, p, mooncakeProduce, "X-Data-Parallel-Rank", "4"); resp.StatusCode != 400 {
+	if resp, body := ask(t, p, mooncakeProduce, "X-Data-Parallel-Rank", "4"); resp.StatusCode != http.StatusBadRequest {
 		t.Errorf("%d %s", resp.StatusCode, body)
 	}
 	s := half(t, fleet.Prefill, sglangBootstrap, ranks)
 	fields := fmt.Sprintf(`,"bootstrap_host":"127.0.0.1","bootstrap_port":%d,"bootstrap_room":6`, s.SidePort())
-	if resp, body := ask(t, s, fields, "X-Data-Parallel-Rank", "1"); resp.StatusCode != 400 || !strings.Contains(body, "on rank 2") {
+	if resp, body := ask(t, s, fields, "X-Data-Parallel-Rank", "1"); resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "on rank 2") {
 		t.Errorf("%d %s", resp.StatusCode, body)
 	}
 	for !strings.Contains(lastError(p), "no decode leg") { // the leg on the wrong rank ends as well
