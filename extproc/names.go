@@ -3,6 +3,10 @@ package extproc
 // Header names of the Endpoint Picker Protocol (Gateway API Inference Extension,
 // proposal 004) and of Infera's direct mode (Infera infera/router/direct.py).
 const (
+	// HeaderAttempts is a forwarder's receipt in its response: "worker=outcome"
+	// of each attempt that ended before the answer, or "none" for an answer that
+	// no worker had a part in.
+	HeaderAttempts = "x-infera-attempts"
 	// HeaderDestination carries host:port of the picked worker's forwarder.
 	HeaderDestination = "x-gateway-destination-endpoint"
 	// HeaderServed names, in response metadata, the endpoint that really served.

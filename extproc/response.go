@@ -12,6 +12,7 @@ import (
 
 func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
 	var upstream bool
+	var receipt []byte
 	it := headerIter{rest: m.headers}
 	for it.next() {
 		switch string(it.key) {
@@ -21,12 +22,15 @@ func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
 			x.encoded = len(it.value) > 0 && string(it.value) != "identity"
 		case "x-envoy-upstream-service-time":
 			upstream = true
+		case HeaderAttempts:
+			receipt = it.value
 		}
 	}
 	if it.err != nil {
 		return x.malformed(ctx, it.err)
 	}
 	x.attribute(servedBy(m), upstream)
+	x.settle(receipt)
 	x.push(x.s.asm.same(m.kind))
 	switch {
 	case m.eos:
@@ -59,6 +63,29 @@ func (x *exchange) attribute(served []byte, upstream bool) {
 	// A success is earned by the first token, not by the headers.
 	if o := breaker.OutcomeOf(x.status); x.ours && o != breaker.Success {
 		x.outcome = o
+	}
+}
+
+// settle believes a forwarder's receipt over what the status suggests. A 200 may
+// have come from another worker after the picked one failed, and a 503 may be
+// the forwarder's own.
+func (x *exchange) settle(receipt []byte) {
+	if !x.picked || len(receipt) == 0 {
+		return
+	}
+	if string(receipt) == "none" {
+		x.ours, x.outcome = false, breaker.Neutral
+		return
+	}
+	for attempt := range bytes.SplitSeq(receipt, []byte(",")) {
+		id, outcome, ok := bytes.Cut(bytes.TrimSpace(attempt), []byte("="))
+		if !ok || string(id) != x.dec.Worker.ID {
+			continue
+		}
+		x.ours, x.outcome = false, breaker.Neutral
+		if string(outcome) == breaker.Fault.String() {
+			x.outcome = breaker.Fault
+		}
 	}
 }
 

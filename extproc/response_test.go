@@ -177,6 +177,24 @@ func TestOnlyThePickedWorkersFaultsTripItsBreaker(t *testing.T) {
 		{"504 of nobody: Envoy's own", func() *extprocv3.ProcessingRequest { return status("504") }, breaker.Neutral},
 		{"500 of another worker", func() *extprocv3.ProcessingRequest { return served(status("500"), "10.0.0.9:8000") }, breaker.Neutral},
 		{"503 of another address", func() *extprocv3.ProcessingRequest { return attribute(status("503"), "10.0.0.9:8000") }, breaker.Neutral},
+		{"200 of another worker after the picked one failed", func() *extprocv3.ProcessingRequest {
+			return served(status("200", HeaderAttempts, workerID+"=fault"), destination)
+		}, breaker.Fault},
+		{"200 of another worker after the picked one was full", func() *extprocv3.ProcessingRequest {
+			return served(status("200", HeaderAttempts, workerID+"=neutral"), destination)
+		}, breaker.Neutral},
+		{"200 of the picked worker after another failed", func() *extprocv3.ProcessingRequest {
+			return served(status("200", HeaderAttempts, "10.0.0.9:30000=fault"), destination)
+		}, breaker.Success},
+		{"502 after all failed", func() *extprocv3.ProcessingRequest {
+			return served(status("502", HeaderAttempts, "10.0.0.9:30000=fault, "+workerID+"=fault"), destination)
+		}, breaker.Fault},
+		{"503 of the forwarder itself", func() *extprocv3.ProcessingRequest {
+			return served(status("503", HeaderAttempts, "none"), destination)
+		}, breaker.Neutral},
+		{"a receipt that is none", func() *extprocv3.ProcessingRequest {
+			return served(status("200", HeaderAttempts, "=,,x=y="), destination)
+		}, breaker.Success},
 		{"429", func() *extprocv3.ProcessingRequest { return status("429") }, breaker.Neutral},
 		{"400", func() *extprocv3.ProcessingRequest { return status("400") }, breaker.Neutral},
 		{"no status", func() *extprocv3.ProcessingRequest { return responseHeaders(false) }, breaker.Neutral},

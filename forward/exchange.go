@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"pointsman/picker"
@@ -43,6 +44,7 @@ type exchange struct {
 	written    int64
 	writeUntil time.Time // the write deadline in force
 	firstAt    time.Time // of the first content
+	trail      []string  // worker=outcome of each attempt that has ended
 }
 
 // router returns the metrics' router label, as Infera names its routers.
@@ -67,10 +69,22 @@ func (x *exchange) commit(status int) {
 }
 
 // nameWorker tells in the response which worker it came from: after a fail-over
-// that is another than the endpoint picker chose.
+// that is another than the endpoint picker chose. And it tells how the attempts
+// before it ended, so that the picker blames whom it must; "none" says that an
+// answer of the forwarder's own blames nobody.
 func (x *exchange) nameWorker() {
-	if n := len(x.workers); n > 0 && x.s.cfg.NameWorker {
-		x.w.Header()[headerWorker] = []string{x.workers[n-1]}
+	if !x.s.cfg.NameWorker {
+		return
+	}
+	h := x.w.Header()
+	if n := len(x.workers); n > 0 {
+		h[headerWorker] = []string{x.workers[n-1]}
+	}
+	switch {
+	case len(x.trail) > 0:
+		h[headerAttempts] = []string{strings.Join(x.trail, ", ")}
+	case len(x.workers) == 0:
+		h[headerAttempts] = []string{"none"}
 	}
 }
 
@@ -121,7 +135,11 @@ func (x *exchange) firstToken(a *attempt) error {
 // finish answers a request that could not be served, as far as it still can be,
 // and counts it.
 func (x *exchange) finish(ctx context.Context, err error) {
-	if err != nil && !x.committed && !errors.Is(err, errClientGone) {
+	switch {
+	case err == nil || x.committed:
+	case errors.Is(err, errClientGone):
+		x.abort = true // net/http would make up an empty 200, and half of the client may be there
+	default:
 		x.fail(err)
 	}
 	x.releaseBody()
@@ -159,6 +177,7 @@ func (x *exchange) fail(err error) {
 	if told.status == http.StatusRequestEntityTooLarge || told.status == http.StatusRequestTimeout {
 		x.w.Header().Set("Connection", "close") // the rest of the body is not worth reading
 	}
+	x.nameWorker()
 	x.written += int64(told.write(x.w, shapeOf(x.kind), x.id))
 }
 

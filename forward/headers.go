@@ -18,6 +18,7 @@ const (
 	headerRequestID = "X-Infera-Request-Id"
 	headerClientID  = "X-Request-Id"
 	headerAttemptID = "X-Infera-Attempt-Id"
+	headerAttempts  = "X-Infera-Attempts" // response: how the attempts before the answer ended
 )
 
 // internalPrefix marks headers between our own programs; a client's are never
@@ -80,7 +81,7 @@ func outgoing(in http.Header) http.Header {
 func copyResponse(dst, src http.Header) {
 	connection := src["Connection"]
 	for k, v := range src {
-		if hopByHop(k) || k == headerRequestID || k == headerWorker || connection != nil && named(connection, k) {
+		if hopByHop(k) || k == headerRequestID || k == headerWorker || k == headerAttempts || connection != nil && named(connection, k) {
 			continue
 		}
 		dst[textproto.CanonicalMIMEHeaderKey(k)] = v

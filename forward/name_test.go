@@ -12,20 +12,24 @@ import (
 func TestTheResponseNamesTheWorkerThatAnswered(t *testing.T) {
 	const header = "X-Worker-Instance-Id"
 	broken := rawClose("")
-	forged := raw(jsonReply(200, "{}", header+": somebody-else"))
+	forged := raw(jsonReply(200, "{}", header+": somebody-else", "X-Infera-Attempts: w1=fault"))
 	tests := []struct {
 		name    string
 		scripts []script
 		body    string
 		off     bool
 		want    string
+		receipt string
 	}{
-		{"an object", []script{good}, chatBody, false, "w1"},
-		{"a stream", []script{good}, streamBody, false, "w1"},
-		{"after a fail-over", []script{broken, good}, streamBody, false, "w2"},
-		{"a refusal", []script{raw(jsonReply(422, `{"error":{"message":"no"}}`))}, chatBody, false, "w1"},
-		{"a worker that lies about its name", []script{forged}, chatBody, false, "w1"},
-		{"turned off", []script{forged}, chatBody, true, ""},
+		{"an object", []script{good}, chatBody, false, "w1", ""},
+		{"a stream", []script{good}, streamBody, false, "w1", ""},
+		{"after a fail-over", []script{broken, good}, streamBody, false, "w2", "w1=fault"},
+		{"after a full worker", []script{raw(jsonReply(429, "{}")), good}, streamBody, false, "w2", "w1=neutral"},
+		{"when all fail", []script{broken, broken}, chatBody, false, "w2", "w1=fault, w2=fault"},
+		{"a refusal", []script{raw(jsonReply(422, `{"error":{"message":"no"}}`))}, chatBody, false, "w1", ""},
+		{"a refusal of our own", []script{good}, `{"model":1}`, false, "", "none"},
+		{"a worker that lies about its name", []script{forged}, chatBody, false, "w1", ""},
+		{"turned off", []script{forged}, chatBody, true, "", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -33,6 +37,9 @@ func TestTheResponseNamesTheWorkerThatAnswered(t *testing.T) {
 			got := w.do(call{body: tt.body, header: map[string]string{header: "w1"}})
 			if name := got.header.Get(header); name != tt.want {
 				t.Errorf("status %d names %q, want %q", got.status, name, tt.want)
+			}
+			if receipt := got.header.Get("X-Infera-Attempts"); receipt != tt.receipt {
+				t.Errorf("status %d has the receipt %q, want %q", got.status, receipt, tt.receipt)
 			}
 		})
 	}
