@@ -54,7 +54,8 @@ type exchange struct {
 	head    int   // first of queue not taken
 	held    int64 // bytes in queue
 	broken  error // ends the exchange behind what is queued
-	closed  bool  // nothing is taken in any more: a terminal frame has come, or broken is set
+	closed  bool  // no frame is taken in any more: a terminal one has come, or broken is set
+	settled bool  // nothing at all is: the exchange has ended
 	last    time.Time
 	frames  int
 	stored  uint64 // message in the request stream; 0 for none
@@ -91,20 +92,24 @@ func (x *exchange) publish(data []byte) error {
 	return err
 }
 
-// push takes a message in. The connection's reader calls it and must not wait.
-func (x *exchange) push(r *wire.Reply) {
+// push takes a message in; false when the exchange has ended. The connection's
+// reader calls it and must not wait.
+func (x *exchange) push(r *wire.Reply) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.closed {
-		return
+	switch {
+	case x.settled:
+		return false
+	case r.Kind == wire.ReplyStored: // may come behind the answer
+		x.stored, x.isStore = r.Stored, true
+	case x.closed:
+		return true
 	}
 	switch r.Kind {
 	case wire.ReplyData, wire.ReplyDone, wire.ReplyError:
 		x.frame(r)
 	case wire.ReplyNoResponders:
 		x.absent()
-	case wire.ReplyStored:
-		x.stored, x.isStore = r.Stored, true
 	case wire.ReplyNotStored:
 		x.place.refused() // a worker that reads from the stream will not get it
 		if x.frames == 0 && x.place.throttles() {
@@ -113,9 +118,11 @@ func (x *exchange) push(r *wire.Reply) {
 	case wire.ReplyStray:
 		x.breakOff(errStray)
 	case wire.ReplyEmpty:
-		return
+		return true
+	case wire.ReplyStored:
 	}
 	x.signal()
+	return true
 }
 
 // frame queues a frame of the answer.
@@ -306,14 +313,10 @@ func (x *exchange) finish(cause error) {
 	if x.over {
 		return
 	}
-	x.over = true
-	x.release()
-	x.mu.Lock()
-	final, stored := x.final, x.stored
-	if cause == nil && x.broken != nil {
-		cause = x.broken
+	final, stored, broken := x.release()
+	if cause == nil {
+		cause = broken
 	}
-	x.mu.Unlock()
 	if stored != 0 {
 		x.t.chores.forgetMessage(x.t, x.worker.ID, stored, !final)
 	}
@@ -323,24 +326,26 @@ func (x *exchange) finish(cause error) {
 }
 
 // abandon ends an exchange whose request was not sent.
-func (x *exchange) abandon() {
-	x.over = true
-	x.release()
-}
+func (x *exchange) abandon() { _, _, _ = x.release() }
 
-// release gives back what the exchange holds.
-func (x *exchange) release() {
-	x.l.forget(x)
-	x.place.leave()
+// release gives back what the exchange holds, and returns how it has ended.
+func (x *exchange) release() (final bool, stored uint64, broken error) {
+	x.over = true
 	if x.timer != nil {
 		x.timer.Stop()
 	}
 	x.mu.Lock()
+	x.closed = x.closed || x.final
+	final = x.final || x.closed && x.broken == nil // the terminal frame may still be in the queue
+	x.mu.Unlock()
+	x.l.forget(x, ended{worker: x.worker.ID, certain: !final})
+	x.place.leave()
+	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.final = x.final || x.closed && x.broken == nil // the terminal frame is in the queue
-	x.closed = true
+	x.closed, x.settled = true, true
 	x.t.buffered.Add(-x.held)
 	x.held, x.queue, x.head = 0, nil, 0
+	return final, x.stored, x.broken
 }
 
 // answer returns the response as soon as its status is known.

@@ -102,7 +102,7 @@ func engine(t *testing.T, url string, edit func(*simengine.Config)) *simengine.E
 	t.Cleanup(e.Kill)
 	select {
 	case <-e.Subscribed():
-	case <-time.After(soon): //nolint:forbidigo // once per test
+	case <-time.After(soon):
 		t.Fatal("the engine does not subscribe")
 	}
 	return e
@@ -143,8 +143,7 @@ func do(ctx context.Context, tr forward.Transport, w *fleet.Worker, req *forward
 		_ = resp.Body.Close()
 	}
 	out.err = err
-	var failed *forward.Error
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*forward.Error](err); ok {
 		out.stage = failed.Stage
 	}
 	return out
@@ -192,7 +191,7 @@ func (s *scripted) request() *nats.Msg {
 	select {
 	case m := <-s.reqs:
 		return m
-	case <-time.After(soon): //nolint:forbidigo // once per request
+	case <-time.After(soon):
 		s.t.Fatal("no request came")
 		return nil
 	}
@@ -204,7 +203,7 @@ func (s *scripted) canceled() string {
 	select {
 	case inbox := <-s.cancels:
 		return inbox
-	case <-time.After(soon): //nolint:forbidigo // once per request
+	case <-time.After(soon):
 		s.t.Fatal("no cancelation came")
 		return ""
 	}
@@ -260,7 +259,7 @@ func get(t *testing.T, from <-chan reply) reply {
 	select {
 	case r := <-from:
 		return r
-	case <-time.After(soon): //nolint:forbidigo // once per request
+	case <-time.After(soon):
 		t.Fatal("no answer came")
 		return reply{}
 	}
@@ -280,7 +279,7 @@ func (overHTTP) Do(ctx context.Context, w *fleet.Worker, req *forward.Request) (
 	}
 	r.Close = true
 	r.Header = req.Header.Clone()
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := http.DefaultClient.Do(r) //nolint:bodyclose // the caller's
 	if err != nil {
 		return nil, &forward.Error{Stage: forward.StageDial, Err: err}
 	}

@@ -39,9 +39,21 @@ type link struct {
 
 	mu      sync.Mutex
 	live    map[string]*exchange // by the last part of the inbox
+	past    map[string]ended     // exchanges that ended lately
+	order   []string             // keys of past, oldest first
 	dropped int                  // messages that the client library has thrown away
 	over    bool
 }
+
+// ended is what is kept of an exchange, whose storage acknowledgment may come
+// behind its answer.
+type ended struct {
+	worker  string
+	certain bool // the request was given up
+}
+
+// mostPast bounds the exchanges that are remembered.
+const mostPast = 1024
 
 // dialer makes the client library's dials end with a context.
 type dialer struct {
@@ -57,7 +69,7 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 // dial connects to the broker.
 func (t *Transport) dial(ctx context.Context) (*link, error) {
 	l := &link{
-		t: t, closed: make(chan struct{}), live: map[string]*exchange{},
+		t: t, closed: make(chan struct{}), live: map[string]*exchange{}, past: map[string]ended{},
 		prefix: t.cfg.InboxPrefix + "." + rand.Text() + ".",
 	}
 	opts, err := t.options(ctx)
@@ -119,20 +131,32 @@ func (t *Transport) options(ctx context.Context) ([]nats.Option, error) {
 // and never waits.
 func (l *link) take(m *nats.Msg) {
 	r := wire.ParseReply(m.Header, m.Data)
+	key := m.Subject[len(l.prefix):]
 	l.mu.Lock()
-	x := l.live[m.Subject[len(l.prefix):]]
+	x := l.live[key]
 	l.mu.Unlock()
 	if r.Final() && l.gaps() { // before the frame could complete an answer with a hole
 		l.lose(errGap)
 		return
 	}
-	if x == nil {
-		if r.Kind == wire.ReplyData || r.Final() {
-			l.t.metrics.late.Inc()
-		}
-		return
+	if x == nil || !x.push(&r) {
+		l.late(key, &r)
 	}
-	x.push(&r)
+}
+
+// late handles a message for an exchange that has ended.
+func (l *link) late(key string, r *wire.Reply) {
+	switch {
+	case r.Kind == wire.ReplyData || r.Final():
+		l.t.metrics.late.Inc()
+	case r.Kind == wire.ReplyStored && r.Stored != 0:
+		l.mu.Lock()
+		was, known := l.past[key]
+		l.mu.Unlock()
+		if known {
+			l.t.chores.forgetMessage(l.t, was.worker, r.Stored, was.certain)
+		}
+	}
 }
 
 // gaps reports whether the client library has thrown messages away since it was
@@ -184,10 +208,18 @@ func (l *link) open(x *exchange) bool {
 	return true
 }
 
-func (l *link) forget(x *exchange) {
+// forget takes an exchange out, and keeps what a late storage acknowledgment
+// needs.
+func (l *link) forget(x *exchange, was ended) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.live, x.key)
+	if len(l.order) >= mostPast {
+		delete(l.past, l.order[0])
+		l.order = l.order[1:]
+	}
+	l.past[x.key] = was
+	l.order = append(l.order, x.key)
 }
 
 func (l *link) all() []*exchange {

@@ -30,11 +30,11 @@ import (
 )
 
 func TestBothKindsOfWorkerServeTheOnePublishForm(t *testing.T) {
-	for _, broker := range []func(testing.TB) *testfleet.NATS{
-		func(tb testing.TB) *testfleet.NATS { return testfleet.StartNATS(tb, nil) },
-		testfleet.StartOldNATS,
+	for name, broker := range map[string]func(testing.TB) *testfleet.NATS{
+		"this module's broker": func(tb testing.TB) *testfleet.NATS { tb.Helper(); return testfleet.StartNATS(tb, nil) },
+		"the system's broker":  testfleet.StartOldNATS,
 	} {
-		t.Run("", func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			b := broker(t)
 			for _, maxPending := range []int{0, 8} {
 				for _, capped := range []int{0, 8} {
