@@ -8,6 +8,7 @@ import (
 	"pointsman/internal/assemble"
 	"pointsman/internal/ops"
 	"pointsman/internal/run"
+	"pointsman/plugins"
 )
 
 // serve joins the common parts with the HTTP door. The door ends with ctx, the
@@ -26,6 +27,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Store:      core.Store,
 		Preparer:   core.Preparer,
 		Transports: transports,
+		Connectors: plugins.Connectors,
 		Ready:      core.Synced,
 		Routes:     routes(operator),
 		Log:        core.Log,

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,7 +63,9 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	breakers := breaker.NewSet(settings)
 	breakers.SetLogger(log)
 	var err error
-	if c.Picker, err = picker.New(cfg.Picker, c.Store, c.index, breakers); err != nil {
+	picking := cfg.Picker
+	picking.Protocols = slices.Sorted(maps.Keys(plugins.Connectors)) // a pair that no forwarder can serve is no pair
+	if c.Picker, err = picker.New(picking, c.Store, c.index, breakers); err != nil {
 		return nil, fmt.Errorf("picker: %w", err)
 	}
 	source, err := newSource(cfg, log)
