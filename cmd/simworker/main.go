@@ -40,10 +40,30 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	endRelay, err := startRelay(context.WithoutCancel(ctx), opts, e)
+	if err != nil {
+		return errors.Join(err, e.Close()) //nolint:contextcheck // ending does not depend on ctx
+	}
+	defer endRelay() // after the drain: the last blocks are told of, too
 	if err := announce(stdout, e); err != nil {
 		return errors.Join(err, e.Close()) //nolint:contextcheck // ending does not depend on ctx
 	}
 	<-ctx.Done()
 	opts.engine.Log.LogAttrs(context.WithoutCancel(ctx), slog.LevelInfo, "draining", slog.String("worker_id", e.ID()))
 	return e.Drain(context.WithoutCancel(ctx))
+}
+
+// startRelay starts the relay of KV events, if there is to be one, and returns
+// what ends it.
+func startRelay(ctx context.Context, opts options, e *simengine.Engine) (end func(), err error) {
+	if opts.relay.Server == "" {
+		return func() {}, nil
+	}
+	cfg := opts.relay
+	cfg.WorkerID, cfg.Events, cfg.Log = e.ID(), e.KVEvents(), opts.engine.Log
+	r, err := simengine.StartRelay(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return r.Close, nil
 }

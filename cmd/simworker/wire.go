@@ -17,12 +17,14 @@ import (
 // options is what the command line says.
 type options struct {
 	engine simengine.Config
+	relay  simengine.RelayConfig // off while Server is empty; the engine knows the rest
 	level  slog.Level
 }
 
 // names are the flags whose values need a translation.
 type names struct {
 	discovery, engine, role, transport, level, fault string
+	events, bucket                                   string
 	decodeMS, delayMS, drainS, ttlS                  float64
 	natsIdleS, natsMaxS                              float64
 }
@@ -77,6 +79,8 @@ func bind(fs *pflag.FlagSet, c *simengine.Config, n *names) {
 	fs.IntVar(&c.KV.ReplayPort, "kv-replay-port", c.KV.ReplayPort, "ZMQ ROUTER port for replay; 0 picks a free one, -1 for none")
 	fs.IntVar(&c.KV.Buffer, "kv-replay-buffer", c.KV.Buffer, "event batches kept for replay")
 	fs.Float64Var(&c.KV.Loss, "event-loss", c.KV.Loss, "share of event batches that are not sent, 0 to 1")
+	fs.StringVar(&n.events, "kv-event-transport", "zmq", "zmq or nats: nats relays the events to --nats-server, too, as Infera's launcher does")
+	fs.StringVar(&n.bucket, "kv-relay-bucket", "infera", "what the relay writes into its bucket: infera (vLLM's blocks only), whole or off")
 	fs.Float64Var(&n.delayMS, "event-delay-ms", ms(c.KV.Delay), "how late event batches are sent")
 
 	fs.StringVar(&n.discovery, "discovery-backend", "none", "etcd or none")
@@ -85,7 +89,7 @@ func bind(fs *pflag.FlagSet, c *simengine.Config, n *names) {
 	fs.Float64Var(&n.ttlS, "etcd-lease-ttl-s", c.Etcd.TTL.Seconds(), "lease, whole seconds")
 	fs.StringVar(&c.AdvertiseHost, "advertise-host", "", "registered host; empty takes --host")
 	fs.StringVar(&n.transport, "request-transport", "http", "http or nats: how requests are announced to come")
-	fs.StringVar(&c.NATS.Server, "nats-server", "nats://127.0.0.1:4222", "broker of --request-transport nats")
+	fs.StringVar(&c.NATS.Server, "nats-server", "nats://127.0.0.1:4222", "broker of --request-transport nats and --kv-event-transport nats")
 	fs.Float64Var(&n.natsIdleS, "nats-req-idle-timeout", c.NATS.IdleTimeout.Seconds(), "seconds that the engine may be silent; 0 for ever")
 	fs.Float64Var(&n.natsMaxS, "nats-req-max-duration", 0, "seconds that a request may take; 0 for no limit")
 	fs.IntVar(&c.NATS.MaxPending, "nats-req-max-pending", 0, "above 0 requests come through JetStream, as Infera's throttle has it")
@@ -119,6 +123,9 @@ func (n *names) apply(o *options) error {
 		errs = append(errs, err)
 	}
 	c.Role = role
+	if err := n.applyRelay(o); err != nil {
+		errs = append(errs, err)
+	}
 	switch n.transport {
 	case "nats":
 	case "http":
@@ -137,6 +144,33 @@ func (n *names) apply(o *options) error {
 	c.DrainTimeout = scaled(n.drainS, time.Second)
 	c.Fault.Mode = n.fault
 	return errors.Join(append(errs, c.Validate())...)
+}
+
+// applyRelay must come before the broker is taken from an engine whose requests
+// come over HTTP.
+func (n *names) applyRelay(o *options) error {
+	var errs []error
+	switch n.events {
+	case "zmq":
+	case "nats":
+		o.relay.Server, o.relay.Engine = o.engine.NATS.Server, o.engine.Engine
+		if o.engine.KV.Port < 0 {
+			errs = append(errs, errors.New("--kv-event-transport nats relays what ZMQ brings: give --kv-events-port 0 or more"))
+		}
+	default:
+		errs = append(errs, fmt.Errorf("--kv-event-transport %q: give zmq or nats", n.events))
+	}
+	switch n.bucket {
+	case "infera":
+		o.relay.Bucket = simengine.BucketAsInfera
+	case "whole":
+		o.relay.Bucket = simengine.BucketWhole
+	case "off":
+		o.relay.Bucket = simengine.BucketOff
+	default:
+		errs = append(errs, fmt.Errorf("--kv-relay-bucket %q: give infera, whole or off", n.bucket))
+	}
+	return errors.Join(errs...)
 }
 
 func roleNamed(s string) (fleet.Role, error) {
