@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"pointsman/kvindex"
@@ -69,6 +70,9 @@ func (s *Subscriber) apply(p *peer, m *message) error {
 		return err
 	}
 	s.push(f, &s.batch)
+	if slices.ContainsFunc(s.batch.Events, func(e kvindex.Event) bool { return e.Kind != kvindex.Stored }) {
+		f.shrunk = m.stamp
+	}
 	if s.up && f.target.NeedsResync() {
 		s.ask(slot{p.id, m.rank}, f)
 	}

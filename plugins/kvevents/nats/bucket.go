@@ -47,7 +47,7 @@ func (s *Subscriber) nextSeed() (at slot, f *feed, ok bool) {
 	}
 	for at := range s.seeds {
 		delete(s.seeds, at)
-		if f := s.feedAt(at); f != nil && f.asked {
+		if f := s.feedAt(at); f != nil && f.asked && !f.seeded {
 			return at, f, true
 		}
 	}
@@ -93,11 +93,16 @@ func (s *Subscriber) seed(ctx context.Context, js jetstream.JetStream, kv *jetst
 }
 
 // plant predicts blocks of a rank that were listed at the given time of the
-// broker's clock. Each is predicted alone, as the value has no order.
+// broker's clock, once per start of its view. Each is predicted alone, as the
+// value has no order. A list from before a removal that is known may hold what
+// is gone; the relay writes a new one soon, of which the watch tells.
 func (s *Subscriber) plant(at slot, f *feed, hashes []uint64, listed time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.feedAt(at) != f || listed.Before(s.peers[at.id].since) || len(hashes) == 0 {
+	switch {
+	case s.feedAt(at) != f, f.seeded, len(hashes) == 0:
+		return
+	case listed.Before(s.peers[at.id].since), listed.Before(f.shrunk):
 		return
 	}
 	f.seeded = true

@@ -90,6 +90,26 @@ func TestK5RemovalsWorkAfterSeedingAndTheRestExpires(t *testing.T) {
 	}
 }
 
+func TestK5AListFromBeforeARemovalIsNotPlanted(t *testing.T) {
+	r := newRig(t, nil)
+	kv := r.bucket()
+	a, b := newPrompt(1, 2), newPrompt(2, 2)
+	r.emit("w:1", 0, vllm(b.stored(0, 2)))
+	r.truncate(0)
+	r.put(kv, Key("w:1", 0), encodeView(append(a.ours[:2:2], b.ours...)))
+	r.emit("w:1", 0, vllm(a.stored(0, 2)))
+	r.emit("w:1", 0, vllm(a.removed(0, 2)))
+	v := watch(t, r.config(), worker("w:1", "1"))
+	v.live()
+	until(t, "the new list", func() bool {
+		if v.depth("w:1", a) != 0 {
+			t.Fatal("the old list brought removed blocks back")
+		}
+		r.put(kv, Key("w:1", 0), encodeView(b.ours))
+		return v.depth("w:1", b) == 2
+	})
+}
+
 func TestK5ASeedNeverReplacesAWholeView(t *testing.T) {
 	r := newRig(t, nil)
 	kv := r.bucket()

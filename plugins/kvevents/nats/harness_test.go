@@ -22,11 +22,16 @@ import (
 	"pointsman/wire"
 )
 
-// The embedded broker leaves goroutines of its own behind; ours are looked for.
+// The simulated engine's ZMQ library and the embedded broker leave goroutines of
+// their own behind.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.init.0.func1"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*ipQueue[...]).push"),
+		goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"),
+		goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*socket).connReaper"),
+		goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*qreader).listen"),
+		goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubQReader).listen"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
 	)
 }
 
@@ -293,3 +298,23 @@ func (v *view) noted() {
 }
 
 func value(c prometheus.Collector) float64 { return testutil.ToFloat64(c) }
+
+// gathered returns the value of a metric of one series.
+func gathered(tb testing.TB, x *kvindex.Index, name string) int {
+	tb.Helper()
+	reg := prometheus.NewRegistry()
+	if err := x.Register(reg); err != nil {
+		tb.Fatal(err)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return int(f.GetMetric()[0].GetGauge().GetValue())
+		}
+	}
+	tb.Fatalf("no metric %s", name)
+	return 0
+}

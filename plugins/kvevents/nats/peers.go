@@ -26,9 +26,10 @@ type feed struct {
 	key     string
 	target  *kvindex.Feed
 	next    uint64
-	applied bool // a batch was
-	asked   bool // for a seed, since the view started over
-	seeded  bool // there was one
+	applied bool      // a batch was
+	asked   bool      // for a seed, since the view started over
+	seeded  bool      // there was one
+	shrunk  time.Time // broker's clock: the last message that took blocks away
 }
 
 // restart drops the view; whole says whether all events since the cache was
@@ -39,7 +40,7 @@ func (f *feed) restart(reason string, whole bool) {
 }
 
 func (f *feed) begin(whole bool) {
-	f.next, f.applied, f.asked, f.seeded = 1, false, false, false
+	f.next, f.applied, f.asked, f.seeded, f.shrunk = 1, false, false, false, time.Time{}
 	if whole {
 		f.next = 0
 	}
