@@ -59,11 +59,11 @@ type (
 	itemExpr  struct{ x, key expr }
 	sliceExpr struct {
 		x, from, to, step expr // bounds may be nil
-		// folded: all operands are constants, which Jinja computes when it
-		// compiles, by its lenient item access.
+		// folded: printed, and all operands are constants: Jinja computes it when
+		// it compiles, by its lenient item access.
 		folded bool
 	}
-	callExpr  struct {
+	callExpr struct {
 		fn expr
 		callArgs
 	}

@@ -27,6 +27,9 @@ func (r *run) method(v value, name string) method {
 func (r *run) getattr(v value, name string) value {
 	switch v.k {
 	case kUndef, kMissing:
+		if isDunder(name) {
+			return undefUnsafe(v, name)
+		}
 		return r.failUndef(v)
 	case kDict:
 		d := v.dict()

@@ -97,6 +97,10 @@ func (d *dict) noteLast(r *run) {
 // hashable fails as Python's hash() does on lists and dicts.
 func (r *run) hashable(v value) {
 	switch v.k {
+	case kView:
+		if viewPart(v.n) != viewValues {
+			r.typeError("unhashable type: '%s'", typeName(v))
+		}
 	case kList, kDict:
 		r.typeError("unhashable type: '%s'", typeName(v))
 	case kTuple:

@@ -167,6 +167,9 @@ func filterIndent(r *run, v value, a *args) value {
 	default:
 		pad = r.repeat(strValue(" "), intValue(r.number(p[:1], 0, 4))).s
 	}
+	if v.k == kList {
+		return r.fail("AttributeError", "'list' object has no attribute 'splitlines'")
+	}
 	s := r.add(v, strValue("\n")).s
 	lines := strSplitlines(r, strValue(s), &args{}).items()
 	r.alloc(len(s) + len(lines)*len(pad))
@@ -250,7 +253,7 @@ func filterFormat(r *run, v value, a *args) value {
 func filterURLEncode(r *run, v value, a *args) value {
 	a.bind(r, "urlencode", 0)
 	switch v.k {
-	case kStr, kNone, kBool, kInt, kBig, kFloat:
+	case kStr, kNone, kBool, kInt, kBig, kFloat, kNamespace, kMacro, kFunc:
 		return strValue(r.urlQuote(r.str(v), "/"))
 	}
 	if v.k == kDict {

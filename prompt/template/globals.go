@@ -104,6 +104,9 @@ func (r *run) buildDict(fn string, a *args) *dict {
 }
 
 func (r *run) addPairs(d *dict, src value) {
+	if src.k == kUndef || src.k == kMissing {
+		r.failUndef(src)
+	}
 	it := r.iter(src)
 	for i := 0; ; i++ {
 		x, ok := it.next(r)

@@ -11,6 +11,9 @@ func (r *run) binary(op string, a, b value) value {
 	if op == "%" && a.k == kStr {
 		return strValue(r.percent(a.s, b))
 	}
+	if op == "-" && (a.k == kView || b.k == kView) {
+		return r.unsupported("set arithmetic on views")
+	}
 	if a.k == kUndef || a.k == kMissing {
 		return r.failUndef(a)
 	}
@@ -29,10 +32,6 @@ func (r *run) binary(op string, a, b value) value {
 			return r.repeat(a, b)
 		case a.isInt() || a.k == kBig:
 			return r.repeat(b, a)
-		}
-	case "-":
-		if a.k == kView && b.k == kView {
-			return r.unsupported("set arithmetic on views")
 		}
 	}
 	return r.typeError("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
@@ -69,11 +68,10 @@ func (r *run) add(a, b value) value {
 
 // repeat is a sequence times a number.
 func (r *run) repeat(a, times value) value {
-	n := times.n
-	if times.k == kBig {
-		n = int64(times.o.(*big.Int).Sign()) * math.MaxInt64
+	n := max(times.n, 0)
+	if times.k == kBig && (a.k == kStr || a.isSeq()) {
+		return r.fail("OverflowError", "cannot fit 'int' into an index-sized integer")
 	}
-	n = max(n, 0)
 	size := func(unit int) int {
 		if unit > 0 && n > int64(r.mem/unit) {
 			r.limit("too much memory")
@@ -307,6 +305,33 @@ func floorMod(x, y float64) (q, m float64) {
 	return f, m
 }
 
+// pow is x**y rounded once, as the C library's is. Go's math.Pow is not.
+func (r *run) pow(x, y float64) float64 {
+	if y == 0.5 {
+		return math.Sqrt(x)
+	}
+	whole := y == math.Floor(y) && math.Abs(y) <= 2048
+	if math.IsNaN(x) || math.IsInf(x, 0) || math.IsNaN(y) || math.IsInf(y, 0) || x == 0 || y == 0 {
+		return math.Pow(x, y)
+	}
+	if !whole {
+		r.unsupported("a power that is no whole number")
+	}
+	const prec = 256
+	z, base := new(big.Float).SetPrec(prec).SetInt64(1), new(big.Float).SetPrec(prec).SetFloat64(x)
+	for n := int(math.Abs(y)); n > 0; n >>= 1 {
+		if n&1 != 0 {
+			z.Mul(z, base)
+		}
+		base.Mul(base, base)
+	}
+	if y < 0 {
+		z.Quo(new(big.Float).SetPrec(prec).SetInt64(1), z)
+	}
+	f, _ := z.Float64()
+	return f
+}
+
 func (r *run) floatPow(x, y float64) value {
 	if x == 0 && y < 0 {
 		return r.fail("ZeroDivisionError", "0.0 cannot be raised to a negative power")
@@ -314,7 +339,7 @@ func (r *run) floatPow(x, y float64) value {
 	if x < 0 && y != math.Floor(y) && !math.IsInf(y, 0) && !math.IsNaN(y) && !math.IsInf(x, 0) {
 		return r.unsupported("a complex number")
 	}
-	z := math.Pow(x, y)
+	z := r.pow(x, y)
 	if math.IsInf(z, 0) && !math.IsInf(x, 0) && !math.IsInf(y, 0) {
 		return r.fail("OverflowError", "Numerical result out of range")
 	}

@@ -426,7 +426,6 @@ func (p *parser) subscribed(x expr) expr {
 	if p.skip(":") && !p.is("]") && !p.is(",") {
 		s.step = p.expression()
 	}
-	s.folded = isConst(s.x) && isConst(s.from) && isConst(s.to) && isConst(s.step)
 	return s
 }
 
@@ -436,6 +435,10 @@ func isConst(x expr) bool {
 		return true
 	case *unaryExpr:
 		return isConst(x.x)
+	case *binExpr:
+		return isConst(x.a) && isConst(x.b)
+	case *addExpr:
+		return allConst(x.terms)
 	case *listExpr:
 		return allConst(x.items)
 	case *tupleExpr:

@@ -156,6 +156,9 @@ func (r *run) formatKey(arg value, key string) value {
 func (r *run) formatNumber(s string, take func() value) (int, string) {
 	if strings.HasPrefix(s, "*") {
 		v := take()
+		if v.k == kBig {
+			r.fail("OverflowError", "Python int too large to convert to C ssize_t")
+		}
 		if !v.isInt() {
 			r.typeError("* wants int")
 		}
@@ -198,8 +201,8 @@ func (r *run) convert(v value, c *conv) string {
 	}
 	switch v.k {
 	case kBool, kInt, kBig, kFloat:
-	case kStr:
-		r.typeError("must be real number, not str")
+	case kUndef, kMissing:
+		return r.failUndef(v).s
 	default:
 		r.typeError("must be real number, not %s", typeName(v))
 	}
@@ -227,6 +230,8 @@ func (r *run) formatChar(v value) string {
 		if utf8.RuneCountInString(v.s) == 1 {
 			return v.s
 		}
+	case kBig:
+		r.fail("OverflowError", "%%c arg not in range(0x110000)")
 	case kBool, kInt:
 		if v.n < 0 || v.n > utf8.MaxRune {
 			r.fail("OverflowError", "%%c arg not in range(0x110000)")
@@ -254,7 +259,10 @@ func (r *run) formatInt(v value, c *conv) string {
 		}
 		n = toBig(r.truncFloat(f, none(), false))
 	case kUndef, kMissing:
-		return r.failUndef(v).s
+		if c.verb == 'd' || c.verb == 'i' || c.verb == 'u' {
+			return r.failUndef(v).s
+		}
+		r.typeError("%%%c format: an integer is required, not Undefined", c.verb)
 	default:
 		r.typeError("%%%c format: a real number is required, not %s", c.verb, typeName(v))
 	}
