@@ -215,7 +215,8 @@ func (l *legs) request(id string, body []byte, rank int) *Request {
 	if rank >= 0 {
 		h[headerRank] = []string{strconv.Itoa(rank)}
 	}
-	return &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: h, Body: body}
+	// Infera keeps no connections for pairs either (infera/router/disagg.py).
+	return &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: h, Body: body, Fresh: true}
 }
 
 // runPrefill sends the prefill leg and reads its answer to the end. It tells the

@@ -170,6 +170,23 @@ func TestBothLegsGetOneRoom(t *testing.T) {
 	}
 }
 
+// A leg on a connection that its worker is just closing could not be repeated.
+func TestLegsGoOverFreshConnections(t *testing.T) {
+	w := newPairWorld(t, "sglang-bootstrap", []script{good}, []script{good})
+	for range 3 {
+		w.do(call{body: chatBody})
+	}
+	w.pairs(3)
+	for _, e := range []*engine{w.prefill[0], w.decode[0]} {
+		e.mu.Lock()
+		if n := len(e.conns); n != 3 {
+			t.Errorf("%d connections for 3 legs", n)
+		}
+		e.mu.Unlock()
+	}
+	w.settled(3)
+}
+
 func TestASerialDecodeLegGetsThePrefillLegsHandoff(t *testing.T) {
 	w := newPairWorld(t, "vllm-nixl", []script{handoff(nixlHandoff)}, []script{good})
 	if got := w.do(call{body: streamBody}); got.status != 200 || got.body != goodBody {

@@ -36,6 +36,11 @@ type Request struct {
 	Target string      // request target: escaped path and query, starting with "/"
 	Header http.Header // end-to-end headers in canonical form, without Host and Content-Length
 	Body   []byte      // whole body; nil for none
+
+	// Fresh asks for a connection that has carried no request yet, for one that
+	// must not be repeated: a worker may be closing a kept connection at the very
+	// moment it is used. Transports without connections per request ignore it.
+	Fresh bool
 }
 
 // Response is what came back. Its reader closes Body.

@@ -43,7 +43,7 @@ func (t *Transport) exchange(ctx context.Context, w *fleet.Worker, req *forward.
 	}
 	*lent = head
 	out := message{head: head, body: body, method: req.Method}
-	if c := t.pool.get(key); c != nil {
+	if c := t.kept(key, req); c != nil {
 		resp, kept := t.on(ctx, c, out)
 		if kept == nil || !unsent(kept) || ctx.Err() != nil {
 			return resp, kept
@@ -54,6 +54,14 @@ func (t *Transport) exchange(ctx context.Context, w *fleet.Worker, req *forward.
 		return nil, &forward.Error{Stage: forward.StageDial, Err: err}
 	}
 	return t.on(ctx, c, out)
+}
+
+// kept returns an unused connection for req, nil when a new one has to be dialed.
+func (t *Transport) kept(key poolKey, req *forward.Request) *conn {
+	if req.Fresh {
+		return nil
+	}
+	return t.pool.get(key)
 }
 
 // unsent reports whether err came before the request was fully written.
