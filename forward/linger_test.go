@@ -40,3 +40,24 @@ func TestAClientThatSendsAllBeforeItReadsStillGetsThe413(t *testing.T) {
 	}
 	w.settled(2)
 }
+
+// TestAClientThatClosesItsHalfIsNotToldOfASuccess: net/http takes it for gone and
+// ends the request; what goes out then must not look like an empty answer.
+func TestAClientThatClosesItsHalfIsNotToldOfASuccess(t *testing.T) {
+	hang := func(c net.Conn, _ receipt) bool {
+		_, _ = c.Read(make([]byte, 1)) // until the forwarder hangs up
+		return false
+	}
+	w := newWorld(t, []script{hang})
+	nc, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
+	fatal(t, err)
+	defer nc.Close()
+	_, err = fmt.Fprintf(nc, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(chatBody), chatBody)
+	fatal(t, err)
+	fatal(t, nc.(*net.TCPConn).CloseWrite())
+	got, err := io.ReadAll(nc)
+	if len(got) != 0 {
+		t.Errorf("the client got %q (%v), want nothing", got, err)
+	}
+	w.settled(1)
+}
