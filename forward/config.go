@@ -50,7 +50,7 @@ type Config struct {
 
 	IdleTimeout       time.Duration // longest wait for the worker's next byte, answer head included; 0 for ever; default 900 s
 	PrefillTimeout    time.Duration // longest wait for a prefill leg's answer before the decode leg has one; 0 for ever; default 30 s (--prefill-timeout)
-	FirstTokenTimeout time.Duration // longest wait for a pair's first content; 0 for ever; default 120 s (--pd-first-token-timeout)
+	FirstTokenTimeout time.Duration // longest wait for the first content of a pair's stream; 0 for ever; default 120 s (--pd-first-token-timeout)
 	MaxDuration       time.Duration // longest duration of a whole request; 0 no limit; default 0
 	WriteTimeout      time.Duration // longest wait for the client to take a write; 0 for ever; default 60 s
 

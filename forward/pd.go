@@ -66,7 +66,7 @@ func (a *attempt) runPair() error {
 		pair: newPair(d.Prefill, d.Worker, d.PrefillRank, d.Rank, random),
 	}
 	a.begin = l.begin
-	if limit := x.s.cfg.FirstTokenTimeout; limit > 0 {
+	if limit := x.s.cfg.FirstTokenTimeout; limit > 0 && x.scan.Stream { // else the first token cannot be seen
 		late := time.AfterFunc(limit, func() { l.fail(errFirstToken) })
 		defer late.Stop()
 	}

@@ -448,6 +448,15 @@ func TestTimersOfAPair(t *testing.T) {
 	}
 }
 
+// A whole answer may take longer than a first token.
+func TestTheFirstTokenTimerIsForStreams(t *testing.T) {
+	w := newPairWorld(t, "sglang-bootstrap", []script{good}, []script{slowly(400 * time.Millisecond)}, change(func(c *forward.Config) { c.FirstTokenTimeout = 100 * time.Millisecond }))
+	if got := w.do(call{body: chatBody}); got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	w.settled(1)
+}
+
 func TestP11RoomsAndHeadersAgreeOnTheRank(t *testing.T) {
 	for _, mode := range []option{direct, func(*forward.Config, *forward.Deps) {}} {
 		w := newPairWorld(t, "vllm-mooncake", []script{good}, []script{good}, mode)

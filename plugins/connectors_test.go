@@ -277,3 +277,25 @@ func TestARegistrationThatLacksAParameterIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkLegs makes both bodies of a pair from a prompt of 100 KB.
+func BenchmarkLegs(b *testing.B) {
+	body := []byte(`{"model":"m","stream":true,"max_tokens":100,"messages":[{"role":"user","content":"` + strings.Repeat("some words of a prompt, ", 4000) + `"}]}`)
+	w := &fleet.Worker{ID: "w", Host: "h", Port: 1, DPRank: -1, Params: json.RawMessage(`{"bootstrap_addr":"h:8998"}`)}
+	p := &forward.Pair{Prefill: w, Decode: w, PrefillRank: -1, DecodeRank: -1, Room: 1}
+	conn := plugins.Connectors["sglang-bootstrap"]
+	b.ReportAllocs()
+	b.SetBytes(int64(len(body)))
+	for b.Loop() {
+		o, err := forward.ParseObject(body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err = conn.Prefill(p, o); err != nil {
+			b.Fatal(err)
+		}
+		if _, err = conn.Decode(p, o, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
