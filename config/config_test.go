@@ -154,6 +154,19 @@ func TestBadFilesAreRefusedWhole(t *testing.T) {
 	}
 }
 
+func TestMisspeltVariablesAreNoticed(t *testing.T) {
+	c, err := parse(t, config.EPP, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := c.Misspelt([]string{
+		"INFERA_BREAKER_COOLDOWM_S=3", "INFERA_BREAKER_COOLDOWN_S=3", "INFERA_ENGINE_READY_TIMEOUT=1800", "PATH=/bin", "INFERA_EPP_DST_PORT=1",
+	})
+	if len(got) != 2 || !strings.Contains(got[0], "did you mean INFERA_BREAKER_COOLDOWN_S?") || !strings.Contains(got[1], "did you mean INFERA_EPP_DEST_PORT?") {
+		t.Errorf("warnings %q", got)
+	}
+}
+
 func TestSecretsAreNotReadBack(t *testing.T) {
 	c, err := parse(t, config.EPP, map[string]string{"INFERA_ETCD_PASSWORD": "hunter2"})
 	if err != nil {

@@ -1,5 +1,34 @@
 package config
 
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Misspelt returns a warning for each variable of environ (as os.Environ gives
+// it) that looks like one of the program's but is none. Others are left alone:
+// a Pod's environment holds the worker's variables too.
+func (c *Config) Misspelt(environ []string) []string {
+	var known, out []string
+	for _, s := range c.rows() {
+		known = append(known, s.envs()...)
+	}
+	for _, entry := range environ {
+		name, _, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, "INFERA_") || slices.Contains(known, name) {
+			continue
+		}
+		for _, k := range known {
+			if distance(name, k) <= 2 {
+				out = append(out, fmt.Sprintf("variable %s is not read: did you mean %s?", name, k))
+				break
+			}
+		}
+	}
+	return out
+}
+
 // Effective is one setting as the program uses it.
 type Effective struct {
 	Name   string `json:"name"`

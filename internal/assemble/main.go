@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -35,7 +36,11 @@ func program(ctx context.Context, prog config.Program, args []string, serve func
 		return err
 	}
 	tuneGC()
-	core, err := New(cfg, logger(cfg, os.Stderr))
+	log := logger(cfg, os.Stderr)
+	for _, text := range cfg.Misspelt(os.Environ()) {
+		log.LogAttrs(ctx, slog.LevelWarn, "unknown variable", slog.String("detail", text))
+	}
+	core, err := New(cfg, log)
 	if err != nil {
 		return err
 	}
