@@ -144,7 +144,7 @@ def texts(rng):
     special = ["<|im_start|>", "<|im_end|>", "<think>", "<tool_call>", "<mask>", "<eol>", "<both>", "word", "Étude", "E\u0301tude", "a b", "  ", "<s>", "</s>", "<unk>", "Ａb", "<0x41>"]
     fixed = ["", " ", "  ", "\n", "a", "▁", "▁ a", " ▁", "a▁b ▁▁ c",
              "<|im_start|>user\nHello, what's the word? swordwordless word<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-             "x <mask> y", "x<eol> \n y", "x  <both>  <both> y", "<mask>", " <mask>", "<eol> <mask>", "étude e\u0301tude ÉTUDE", "aword word, word_word wordword (word)", "abab ab  ab\nab",
+             "qzx\nqzx中\nqzx", "a\u0305\u0301 e\u0304\u0301\u0323 a\u0323\u0302", "x <mask> y", "x<eol> \n y", "x  <both>  <both> y", "<mask>", " <mask>", "<eol> <mask>", "étude e\u0301tude ÉTUDE", "aword word, word_word wordword (word)", "abab ab  ab\nab",
              "\U0002ebf0\u0897\u1c89\ua7cb\U00010d40 Unicode 16", "I'\u017f it'S \u212a's", "\u07fd\u0301\u0345\u0334e\u0898\u0c3c\u1abf\u1df6a\U00011935\U00011930\U00011938",
              "e" + "\u0301" * 40 + "\u1161" * 33 + "\u1100\u1161\u11a8", " pointsman qzx中qz xqz中 !?!? é!?!?", "  1  中1 中  1", "a\u200db\u200d\u0000c\u200d!", "ªABC\u0301DEf ʰHTTPServer's'S'LL x'll",
              "a/b//\r\n/ !!//\n", "foo \n \n  bar\r\n\r\n  baz   ", "\u00a0\u2003x \u3000中", "12345678 ¼½¾ ²³ 一二三", "中文。中文，中文 a b", "中文分词测试，缓存前缀。é测试，缓存前缀", "\u30fb\u30a0\u309b゛カ・タ", "\ufeffx\ufffd\ufffd\ufffd", "\U000f0000\U0010ffff\u0378",

@@ -104,13 +104,27 @@ func TestLongWordsByWindows(t *testing.T) {
 	for _, name := range []string{"cl100k", "llama2"} {
 		tok := loadGolden(t, name)
 		e := tok.borrow()
-		for range 300 {
+		for range 60 {
 			word := longWord(rng)
 			got := e.windows(nil, word)
 			want := e.merge(tok.model, nil, word)
 			if !slices.Equal(got, want) {
 				t.Fatalf("%s: a word of %d bytes starting %.60q differs", name, len(word), word)
 			}
+		}
+	}
+}
+
+func TestSideBySideSeesAMergeAcross(t *testing.T) {
+	tok, err := LoadBytes(marshal(t, tinyFile()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := tok.borrow()
+	a, b := mustEncode(t, tok, "a")[0], mustEncode(t, tok, "b")[0]
+	for range 2 {
+		if e.sideBySide(a, b) || !e.sideBySide(b, a) || !e.sideBySide(a, a) {
+			t.Error("a and b merge, no other two do")
 		}
 	}
 }
