@@ -22,7 +22,7 @@ func TestRelayFlags(t *testing.T) {
 	if o.relay.Server != "nats://b:1" || o.relay.Engine != fleet.SGLang || o.relay.Bucket != simengine.BucketWhole || o.engine.NATS.Server != "" {
 		t.Errorf("relay %+v, broker of requests %q", o.relay, o.engine.NATS.Server)
 	}
-	if o, err := parse(nil, io.Discard); err != nil || o.relay.Server != "" {
+	if o, err = parse(nil, io.Discard); err != nil || o.relay.Server != "" {
 		t.Errorf("without flags the relay is %+v, error %v", o.relay, err)
 	}
 	_, err = parse(strings.Fields("--kv-event-transport nats --kv-events-port -1 --kv-relay-bucket half"), io.Discard)
@@ -48,7 +48,7 @@ func TestRunRelaysUntilTheDrainIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		if _, err := js.KeyValue(t.Context(), "infera_kv_view"); err == nil {
+		if _, err = js.KeyValue(t.Context(), "infera_kv_view"); err == nil {
 			break
 		}
 		if time.Now().After(end) {
@@ -56,7 +56,7 @@ func TestRunRelaysUntilTheDrainIsOver(t *testing.T) {
 		}
 	}
 	stop()
-	if err := <-ended; err != nil {
+	if err = <-ended; err != nil {
 		t.Error(err)
 	}
 	kv, err := js.KeyValue(t.Context(), "infera_kv_view")

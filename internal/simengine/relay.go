@@ -264,7 +264,7 @@ func (r *Relay) awaitAcks(ctx context.Context) {
 
 // flush writes the ranks that have changed; all of them at the end, even those
 // of which nothing is known (K4).
-func (r *Relay) flush(ctx context.Context, last bool) { //nolint:revive // the last one is the same but for one condition
+func (r *Relay) flush(ctx context.Context, last bool) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if r.cfg.Bucket == BucketOff || !r.nc.IsConnected() {

@@ -75,7 +75,7 @@ func (v *relayView) value() (value []byte, changed bool) {
 	case n < 16:
 		value = append(value, 0x90|byte(n))
 	case n < 1<<16:
-		value = binary.BigEndian.AppendUint16(append(value, 0xdc), uint16(n)) //nolint:gosec // just compared
+		value = binary.BigEndian.AppendUint16(append(value, 0xdc), uint16(n))
 	default:
 		value = binary.BigEndian.AppendUint32(append(value, 0xdd), uint32(n)) //nolint:gosec // far fewer blocks than that
 	}

@@ -111,13 +111,28 @@ func (s *Subscriber) lose(ctx context.Context, from, to uint64) {
 	}
 }
 
+// hole is for messages in the middle of a past of which nothing is known yet
+// that the stream has no more. Only oldest messages of a subject go that way (a
+// limit or a purge by subject), so a rank that was heard before lost none.
+func (s *Subscriber) hole() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.peers {
+		for _, f := range p.feeds {
+			if !f.applied {
+				f.next = 1
+			}
+		}
+	}
+}
+
 // caughtUp is for the moment when all that the stream had is applied. A view
 // that is in step is told so by a batch without events: it may be long until its
 // worker says something.
 func (s *Subscriber) caughtUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.up = true
+	s.up, s.pos.fresh = true, false
 	for _, p := range s.peers {
 		for rank, f := range p.feeds {
 			f.target.Connected(time.Now())

@@ -361,6 +361,7 @@ func TestK8WhatTheStreamLostDropsAllViewsAndIsSeeded(t *testing.T) {
 		{"the stream dropped its oldest messages", func(_ *testing.T, r *rig) { r.truncate(1) }},
 		{"the stream was purged", func(_ *testing.T, r *rig) { r.truncate(0) }},
 		{"the stream was made anew", func(t *testing.T, r *rig) {
+			t.Helper()
 			if err := r.js.DeleteStream(t.Context(), Stream); err != nil {
 				t.Fatal(err)
 			}
@@ -398,6 +399,31 @@ func TestK8WhatTheStreamLostDropsAllViewsAndIsSeeded(t *testing.T) {
 				t.Error("the view does not say that it may lack something")
 			}
 		})
+	}
+}
+
+func TestK8ASubjectThatWasPurgedCostsOnlyItself(t *testing.T) {
+	r := newRig(t, nil)
+	a, b := newPrompt(1, 2), newPrompt(2, 2)
+	r.emit("x:1", 0, vllm(a.stored(0, 2)))
+	r.emit("w:1", 0, vllm(a.stored(0, 2)))
+	r.emit("x:1", 0, vllm(b.stored(0, 2)))
+	s, err := r.js.Stream(t.Context(), Stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Purge(t.Context(), jetstream.WithPurgeSubject(Subject("w:1", 0))); err != nil {
+		t.Fatal(err)
+	}
+	v := watch(t, r.config(), worker("w:1", "1"), worker("x:1", "1"))
+	v.live()
+	r.emit("w:1", 0, vllm(b.stored(0, 2)))
+	v.wantDepth("live events", "w:1", b, 2)
+	if v.depth("x:1", a) != 2 || v.depth("x:1", b) != 2 || v.index.Feed("x:1").Partial() {
+		t.Error("a purge of another's subject changed a view")
+	}
+	if v.depth("w:1", a) != 0 || !v.index.Feed("w:1").Partial() {
+		t.Error("the view of the purged subject is not marked as lacking something")
 	}
 }
 

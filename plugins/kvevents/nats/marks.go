@@ -142,7 +142,7 @@ func (s *Subscriber) writeMarks(ctx context.Context, js jetstream.JetStream) {
 }
 
 // writeDue writes what is due, all that is known if renew.
-func (s *Subscriber) writeDue(ctx context.Context, js jetstream.JetStream, renew bool) error { //nolint:revive // two callers' ways of the same loop
+func (s *Subscriber) writeDue(ctx context.Context, js jetstream.JetStream, renew bool) error {
 	due := map[string]mark{}
 	s.mu.Lock()
 	for _, p := range s.peers {
@@ -176,7 +176,7 @@ func (s *Subscriber) writeDue(ctx context.Context, js jetstream.JetStream, renew
 
 // writeMark writes one note, unless another router noted the same process
 // before: the first to see it knows best.
-func (s *Subscriber) writeMark(ctx context.Context, kv jetstream.KeyValue, id string, m mark, renew bool) error { //nolint:revive // see writeDue
+func (s *Subscriber) writeMark(ctx context.Context, kv jetstream.KeyValue, id string, m mark, renew bool) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectWait)
 	defer cancel()
 	value, err := json.Marshal(m)

@@ -12,8 +12,9 @@
 // delivery is fetched again. One that the stream no longer has (it dropped its
 // oldest messages, was purged, or is another stream of that name) may have been
 // anybody's, so all views start over. What was dropped before the router joined
-// makes views partial from the start. Events that a relay never got to the
-// broker leave no trace: the payload carries no number.
+// makes views partial from the start, and what is missing in the middle of the
+// past those that begin after it. Events that a relay never got to the broker
+// leave no trace: the payload carries no number.
 //
 // The bucket infera_kv_view says what may be missing from a partial view. Its
 // values are sets of hashes without order and without the engine's names for

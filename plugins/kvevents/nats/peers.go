@@ -161,7 +161,7 @@ func (s *Subscriber) refeed(p *peer) {
 // newest of it.
 func (s *Subscriber) applyHeld(p *peer) {
 	for i := range p.held.list {
-		s.apply(p, &p.held.list[i])
+		_ = s.apply(p, &p.held.list[i]) // counted there; the view has started over
 	}
 	s.prune(p)
 }

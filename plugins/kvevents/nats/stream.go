@@ -41,6 +41,7 @@ type position struct {
 	created   time.Time // which stream it is
 	last      uint64    // number of the last message taken
 	contained bool      // every message of the stream is ours, so numbers have no holes
+	fresh     bool      // nothing was known of this stream, and its past is being read
 	truncated bool      // the stream had dropped messages when we joined it
 	oldest    time.Time // broker's clock: the first message it had then
 }
@@ -178,7 +179,7 @@ func (s *Subscriber) join(ctx context.Context, info *jetstream.StreamInfo) (from
 	s.pos.contained = !slices.ContainsFunc(info.Config.Subjects, func(subject string) bool {
 		return !strings.HasPrefix(subject, subjectPrefix)
 	})
-	if !same {
+	if s.pos.fresh = !same; !same {
 		s.pos.last = first - 1
 	}
 	if !pos.joined {
@@ -254,7 +255,11 @@ func (s *Subscriber) arrive(ctx context.Context, msg jetstream.Msg, meta *jetstr
 	if seq <= last {
 		return
 	}
-	if seq > last+1 && s.pos.contained {
+	switch {
+	case seq == last+1 || !s.pos.contained:
+	case s.pos.fresh:
+		s.hole()
+	default:
 		s.lose(ctx, last+1, seq-1)
 	}
 	s.take(ctx, arrival{subject: msg.Subject(), data: msg.Data(), stamp: meta.Timestamp})
