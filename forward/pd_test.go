@@ -272,17 +272,24 @@ func TestP10PrefillErrorsReachTheClientAsWhatTheyAre(t *testing.T) {
 		{"a stream's error event", sse(`data: {"error":{"message":"bad prompt","code":400}}` + "\n\n"), 400, "bad prompt"},
 	}
 	for _, tc := range tests {
-		w := newPairWorld(t, "sglang-bootstrap", []script{raw(tc.answer)}, []script{hang})
+		answer := func(c net.Conn, r receipt) bool {
+			time.Sleep(20 * time.Millisecond) // the decode leg is under way
+			return raw(tc.answer)(c, r)
+		}
+		w := newPairWorld(t, "sglang-bootstrap", []script{answer}, []script{hang})
 		got := w.do(call{body: streamBody})
 		if got.status != tc.status || !strings.Contains(got.body, tc.body) || strings.Contains(got.body, "10.0.0.1") {
 			t.Errorf("%s: %d %s", tc.name, got.status, got.body)
+		}
+		w.settled(1)
+		if len(w.decode[0].got()) == 0 {
+			continue // the prefill leg was faster than the decode leg's connection
 		}
 		select {
 		case <-w.decode[0].gone:
 		case <-time.After(5 * time.Second):
 			t.Errorf("%s: the decode leg was not aborted", tc.name)
 		}
-		w.settled(1)
 	}
 }
 
