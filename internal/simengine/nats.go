@@ -70,7 +70,7 @@ func (s *requestServer) run(ctx, life context.Context) {
 	retry := time.NewTicker(natsRetry)
 	defer retry.Stop()
 	for {
-		err := s.listen(life) //nolint:contextcheck // what is subscribed outlives the wait for it
+		err := s.listen(life)
 		if err == nil {
 			close(s.ready)
 			return
