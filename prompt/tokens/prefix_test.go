@@ -12,10 +12,11 @@ import (
 // growth is a conversation in the text of a chat template.
 func growth(turns int) []string {
 	var out []string
-	text := "<|im_start|>system\nYou answer in short sentences and never guess.<|im_end|>\n"
+	var text strings.Builder
+	text.WriteString("<|im_start|>system\nYou answer in short sentences and never guess.<|im_end|>\n")
 	for i := range turns {
-		text += fmt.Sprintf("<|im_start|>user\nQuestion %d: %s<|im_end|>\n", i, strings.Repeat("why does the cache keep what nobody asks for ", 20))
-		out = append(out, text)
+		fmt.Fprintf(&text, "<|im_start|>user\nQuestion %d: %s<|im_end|>\n", i, strings.Repeat("why does the cache keep what nobody asks for ", 20))
+		out = append(out, text.String())
 	}
 	return out
 }
