@@ -17,6 +17,16 @@
 // went out nothing is repeated: a broken stream ends in one error event and
 // without [DONE], a broken plain body in an aborted connection.
 //
+// # Pairs
+//
+// A prefill/decode pair is one attempt with two legs (pd): a [Connector] makes
+// their bodies, each goes over its own worker's transport, and the decode leg's
+// answer is relayed like any other. Until it has produced something, a leg that
+// fails ends the other one, and the next attempt is another pair in another room.
+// A prefill leg is repeated once, whatever it had done, for it computes nothing
+// but a cache; a decode leg only when it cannot have run or says itself that it
+// failed.
+//
 // # What is not touched
 //
 // Bodies go to the worker and events to the client byte for byte. A compressed
@@ -28,6 +38,7 @@
 // # Concurrency
 //
 // Each request is served by the goroutine that net/http gives it; besides that
-// the package starts none but Serve's own. A Server may serve any number of
-// requests at once.
+// the package starts none but Serve's own and one for each prefill leg that runs
+// beside its decode leg, which ends a second after the request at the latest. A
+// Server may serve any number of requests at once.
 package forward

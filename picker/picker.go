@@ -9,6 +9,11 @@
 // the next pick sees them. The EPP and the forwarder's auto mode call the same
 // picker. [Decision.Done] gives everything back.
 //
+// A model with prefill and decode workers is served by pairs: both legs are priced
+// in one pick, over the protocols that both of some pair speak, and reserved
+// together ([Decision].Prefill). [Decision.PrefillDone] gives the prefill leg back
+// early and tells its circuit how it went.
+//
 // Costs are in tokens. On a fleet of one block size the ranking of policy
 // kv-aware is Infera's formula (kv_event_aware.py); where pages differ in size,
 // tokens compare and blocks do not (Infera defect P1).

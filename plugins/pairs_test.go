@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +37,7 @@ type pairs struct {
 	feed    *fleet.Feed
 	door    *httptest.Server
 	server  *forward.Server
+	picker  *picker.Picker
 	wasted  bool // serial prefill legs may be without a decode leg: the decode engine was down
 }
 
@@ -48,6 +51,7 @@ func newPairs(t *testing.T, mode forward.Mode, transports map[string]forward.Tra
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.picker = pick
 	tr, err := httptransport.New(httptransport.DefaultConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -161,6 +165,49 @@ func (p *pairs) paired() int {
 		}
 	}
 	return len(rooms)
+}
+
+// neverMixed checks what holds whatever fails: a room has one leg of each kind at
+// most, no decode engine has answered without its prefill leg, and nothing runs
+// on. It returns how many rooms there were.
+func (p *pairs) neverMixed() int {
+	p.t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		rooms := map[string]map[string]simengine.Receipt{}
+		open := 0
+		for _, e := range p.engines {
+			for _, r := range e.Receipts() {
+				if r.Outcome == simengine.OutcomeRunning {
+					open++
+				}
+				if strings.Contains(r.Error, "used before") {
+					p.t.Errorf("%s leg: %s", r.Leg, r.Error)
+				}
+				if r.Room == "" {
+					continue
+				}
+				if rooms[r.Room] == nil {
+					rooms[r.Room] = map[string]simengine.Receipt{}
+				}
+				if _, twice := rooms[r.Room][r.Leg]; twice {
+					p.t.Errorf("room %s has two %s legs", r.Room, r.Leg)
+				}
+				rooms[r.Room][r.Leg] = r
+			}
+		}
+		if open > 0 && time.Now().Before(deadline) {
+			continue
+		}
+		if open > 0 {
+			p.t.Errorf("%d legs still run", open)
+		}
+		for room, legs := range rooms {
+			if d, ok := legs["decode"]; ok && d.Outcome == simengine.OutcomeComplete && legs["prefill"].WorkerID != d.Partner {
+				p.t.Errorf("room %s: the decode engine answered with the KV cache of %q, computed by %q", room, d.Partner, legs["prefill"].WorkerID)
+			}
+		}
+		return len(rooms)
+	}
 }
 
 const words = "Every leg finds its partner, and the cache of this prompt travels from the one to the other."
@@ -303,5 +350,59 @@ func TestMixedWorkersStandIn(t *testing.T) {
 	}
 	if n := p.paired(); n != 1 {
 		t.Errorf("%d pairs, want 1", n)
+	}
+}
+
+// TestP10AStormLeavesNothingBehind: engines that fail at random, clients that leave
+// at random. No leg waits for its partner's timeout, every reservation comes back,
+// and what was completed was paired.
+func TestP10AStormLeavesNothingBehind(t *testing.T) {
+	for _, protocol := range []string{"sglang-bootstrap", "vllm-mori-write", "vllm-nixl"} {
+		t.Run(protocol, func(t *testing.T) {
+			p := newPairs(t, forward.Auto, nil)
+			faults := []simengine.Fault{{}, {Mode: "status:500", Probability: 0.3}, {Mode: "cut_after:3", Probability: 0.3}}
+			for _, f := range faults {
+				edit := func(c *simengine.Config) { c.Fault, c.PD.Partner = f, time.Second }
+				p.add(fleet.Prefill, protocol, edit)
+				p.add(fleet.Decode, protocol, edit)
+			}
+			var wg sync.WaitGroup
+			var ok, bad atomic.Int64
+			for i := range 120 {
+				wg.Go(func() {
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					if i%3 == 0 {
+						time.AfterFunc(time.Duration(i)*time.Millisecond/4, cancel)
+					}
+					r := requests[i%len(requests)]
+					req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.door.URL+r.path, strings.NewReader(r.body))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					resp, err := http.DefaultClient.Do(req)
+					if err != nil {
+						bad.Add(1)
+						return
+					}
+					defer resp.Body.Close()
+					if _, err := io.Copy(io.Discard, resp.Body); err == nil && resp.StatusCode == http.StatusOK {
+						ok.Add(1)
+					} else {
+						bad.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if p.neverMixed() == 0 || ok.Load() < 30 {
+				t.Errorf("%d requests went well, %d did not", ok.Load(), bad.Load())
+			}
+			for deadline := time.Now().Add(5 * time.Second); len(p.picker.Held(time.Now().Add(time.Hour), 0)) > 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("still held: %+v", p.picker.Held(time.Now(), 0))
+				}
+			}
+		})
 	}
 }
