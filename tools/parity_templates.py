@@ -146,7 +146,7 @@ def reference(env, compiled, case):
     try:
         if isinstance(template, Exception):
             raise template
-        messages = case["messages"]
+        messages = json.loads(json.dumps(case["messages"]))  # indent appends to lists
         if case.get("continue"):
             if case.get("generate"):
                 raise ValueError("not both")

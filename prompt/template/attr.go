@@ -285,22 +285,13 @@ func (r *run) charAt(s string, i int64) (value, bool) {
 	for ; i > 0 && s != ""; i-- {
 		_, n := utf8.DecodeRuneInString(s)
 		s = s[n:]
-		r.scanned(n)
+		r.work(n)
 	}
 	if s == "" {
 		return value{}, false
 	}
 	_, n := utf8.DecodeRuneInString(s)
 	return strValue(s[:n]), true
-}
-
-// scanned charges a few bytes looked at one by one.
-func (r *run) scanned(n int) {
-	r.small += n
-	if r.small >= workUnit {
-		r.small = 0
-		r.step()
-	}
 }
 
 // sliceBound reads one bound of a slice.

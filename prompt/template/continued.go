@@ -22,9 +22,13 @@ func (r *run) markFinal(in *Input, msgs value) value {
 	if len(items) == 0 {
 		r.fail("IndexError", "list index out of range")
 	}
-	last, role := r.message(items[len(items)-1])
+	if items[len(items)-1].k != kDict {
+		r.typeError("'%s' object is not subscriptable", typeName(items[len(items)-1]))
+	}
+	last := items[len(items)-1].dict()
 	content := fieldOr(last, "content", value{})
 	if in.Dialect == SGLang {
+		_, role := r.message(items[len(items)-1])
 		if role != "assistant" {
 			return msgs
 		}

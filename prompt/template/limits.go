@@ -63,7 +63,12 @@ func (r *run) step() {
 
 // work charges a scan over n bytes or items.
 func (r *run) work(n int) {
-	r.steps -= n / workUnit
+	r.small += n
+	if r.small < workUnit {
+		return
+	}
+	r.steps -= r.small / workUnit
+	r.small %= workUnit
 	if r.steps < 0 {
 		r.limit("too many steps")
 	}

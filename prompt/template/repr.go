@@ -34,7 +34,7 @@ func (r *run) repr(v value) string {
 // appendRepr charges as it grows.
 func (r *run) appendRepr(b []byte, v value) []byte {
 	r.step()
-	if len(b) > r.mem {
+	if len(b) > r.mem/4 { // growing copies, and the text is copied once more
 		r.limit("too much memory")
 	}
 	switch v.k {

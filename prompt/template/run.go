@@ -22,7 +22,7 @@ type run struct {
 	steps, mem, maxOut int
 	fixedSteps         bool // the caller set the steps: input adds none
 	depth, maxDepth    int
-	small              int // bytes scanned one by one, not yet a step
+	small              int // work not yet a step
 
 	slab    []value
 	entries []entry

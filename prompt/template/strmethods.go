@@ -289,7 +289,7 @@ func affixMethod(name string, has func(s, affix string) bool) method {
 			return boolValue(ok && has(s, p[0].s))
 		case kTuple:
 			for _, x := range p[0].items() {
-				r.scanned(16)
+				r.work(16)
 				if x.k != kStr {
 					r.typeError("tuple for %s must only contain str, not %s", name, typeName(x))
 				}

@@ -52,7 +52,7 @@ func filterToJSON(r *run, v value, a *args) value {
 
 func (r *run) appendJSON(b []byte, v value, st *jsonStyle, level int) []byte {
 	r.step()
-	if len(b) > r.mem {
+	if len(b) > r.mem/4 { // growing copies, and the text is copied once more
 		r.limit("too much memory")
 	}
 	switch v.k {
@@ -78,10 +78,11 @@ func (r *run) appendJSON(b []byte, v value, st *jsonStyle, level int) []byte {
 	return b
 }
 
-func (st *jsonStyle) newline(b []byte, level int) []byte {
+func (r *run) newline(b []byte, st *jsonStyle, level int) []byte {
 	if !st.pretty {
 		return b
 	}
+	r.work(level * len(st.indent))
 	b = append(b, '\n')
 	for range level {
 		b = append(b, st.indent...)
@@ -99,11 +100,11 @@ func (r *run) appendJSONList(b []byte, items []value, st *jsonStyle, level int) 
 		if i > 0 {
 			b = append(b, st.itemSep...)
 		}
-		b = st.newline(b, level+1)
+		b = r.newline(b, st, level+1)
 		b = r.appendJSON(b, x, st, level+1)
 	}
 	r.leave()
-	return append(st.newline(b, level), ']')
+	return append(r.newline(b, st, level), ']')
 }
 
 func (r *run) appendJSONDict(b []byte, d *dict, st *jsonStyle, level int) []byte {
@@ -124,13 +125,13 @@ func (r *run) appendJSONDict(b []byte, d *dict, st *jsonStyle, level int) []byte
 		if i > 0 {
 			b = append(b, st.itemSep...)
 		}
-		b = st.newline(b, level+1)
+		b = r.newline(b, st, level+1)
 		b = r.appendJSONKey(b, entries[i].key, st)
 		b = append(b, st.pairSep...)
 		b = r.appendJSON(b, entries[i].val, st, level+1)
 	}
 	r.leave()
-	return append(st.newline(b, level), '}')
+	return append(r.newline(b, st, level), '}')
 }
 
 func (r *run) appendJSONKey(b []byte, k value, st *jsonStyle) []byte {
