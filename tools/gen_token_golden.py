@@ -162,10 +162,23 @@ def brief(ids):
     return f"{len(ids)} {hashlib.sha256(struct.pack(f'<{len(ids)}I', *ids)).hexdigest()[:32]}"
 
 
+def parts(cases):
+    """What the reference's pre-tokenizers and normalizers alone make of the texts."""
+    known = {n: [n] for n in PATTERNS if "DeepSeek" not in n} | {"deepSeek": ["patternDeepSeekNumber", "patternDeepSeekCJK", "patternDeepSeekWord"]}
+    words, forms = {}, {}
+    for name, patterns in known.items():
+        pre = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PATTERNS[n]), "isolated") for n in patterns])
+        words[name] = [[w for w, _ in pre.pre_tokenize_str(t)] for t in cases]
+    for form in (normalizers.NFC, normalizers.NFD, normalizers.NFKC, normalizers.NFKD, normalizers.Lowercase):
+        forms[form.__name__] = [form().normalize_str(t) for t in cases]
+    return {"texts": cases, "words": words, "forms": forms}
+
+
 def main():
     rng = random.Random(5)
     cases = texts(rng)
     HERE.mkdir(parents=True, exist_ok=True)
+    (HERE.parent / "parts.json").write_text(json.dumps(parts([t for t in cases if len(t) < 60][:120]), ensure_ascii=False, separators=(",", ":")) + "\n")
     (HERE / "texts.json").write_text(json.dumps(cases, separators=(",\n", ":")) + "\n")
     for name, tok in build(rng).items():
         tok.decoder = decoders.ByteLevel()
