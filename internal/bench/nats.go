@@ -167,8 +167,8 @@ func natsRound(ctx context.Context, over forward.Transport, w *fleet.Worker, str
 	for range natsStreams {
 		senders.Go(func() {
 			for time.Since(begun) < length && failed.Load() == nil {
-				if err := natsRequest(ctx, over, w, stream); err != nil {
-					failed.Store(&err)
+				if cause := natsRequest(ctx, over, w, stream); cause != nil {
+					failed.Store(&cause)
 				}
 				n.Add(1)
 			}
@@ -176,8 +176,8 @@ func natsRound(ctx context.Context, over forward.Transport, w *fleet.Worker, str
 	}
 	senders.Wait()
 	took := time.Since(begun)
-	if err := failed.Load(); err != nil {
-		return 0, 0, *err
+	if cause := failed.Load(); cause != nil {
+		return 0, 0, *cause
 	}
 	after, err := CPUTime()
 	if err != nil {
