@@ -30,7 +30,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.Respon
 	inflight.Inc()
 	defer inflight.Dec()
 
-	err := x.serve()
+	err := x.serve() //nolint:contextcheck // it goes by x.ctx, made of the request's
 	x.finish(r.Context(), err)
 	if errors.Is(err, prompt.ErrTooLarge) || errors.Is(err, admission.ErrExhausted) {
 		linger(rc, r)

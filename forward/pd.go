@@ -99,8 +99,6 @@ func (l *legs) fail(cause error) {
 
 // concurrent runs both legs at once. The prefill leg has a goroutine, which
 // outlives the attempt by prefillGrace at most.
-//
-//nolint:contextcheck // the prefill leg must outlive the request's context
 func (l *legs) concurrent() error {
 	pre, err := l.conn.Prefill(l.pair, l.body)
 	if err != nil {
