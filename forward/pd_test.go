@@ -622,3 +622,19 @@ func TestACircuitForEachLeg(t *testing.T) {
 		t.Errorf("prefill circuit %v, decode circuit %v", p, d)
 	}
 }
+
+// TestP7ARequestWithoutModelGoesToNoWorker: Infera's router sends it to any.
+func TestP7ARequestWithoutModelGoesToNoWorker(t *testing.T) {
+	w := newPairWorld(t, "sglang-bootstrap", []script{good}, []script{good})
+	mixed := newEngine(t, good)
+	w.feed.Put(worker("m1", mixed))
+	for _, body := range []string{`{"messages":[{"role":"user","content":"x"}]}`, `{"model":"","messages":[{"role":"user","content":"x"}]}`} {
+		if got := w.do(call{body: body}); got.status != 400 && got.status != 404 {
+			t.Errorf("%s: %d %s", body, got.status, got.body)
+		}
+	}
+	if n := len(mixed.got()) + len(w.prefill[0].got()) + len(w.decode[0].got()); n != 0 {
+		t.Errorf("%d deliveries", n)
+	}
+	w.settled(2)
+}
