@@ -23,14 +23,32 @@ func funcValue(name string, call function) value {
 	return value{k: kFunc, o: &fn{name, call}}
 }
 
-// eval0 evaluates arguments; the caller restores the stack's length.
-func (c *callArgs) eval0(r *run) args {
+// newArgs takes an args from the free list: one that escapes into a callee would
+// cost an allocation per call.
+func (r *run) newArgs() *args {
+	if n := len(r.free); n > 0 {
+		a := r.free[n-1]
+		r.free = r.free[:n-1]
+		return a
+	}
+	return &args{}
+}
+
+// done ends a call: its arguments leave the stack. Callees copy what they keep.
+func (r *run) done(a *args, base int) {
+	r.stack = r.stack[:base]
+	*a = args{}
+	r.free = append(r.free, a)
+}
+
+// eval0 evaluates arguments; done frees them.
+func (c *callArgs) eval0(r *run) *args {
 	base := len(r.stack)
 	for _, x := range c.args {
 		v := x.eval(r)
 		r.stack = append(r.stack, v)
 	}
-	var a args
+	a := r.newArgs()
 	if len(c.kwargs) > 0 {
 		r.alloc(len(c.kwargs) * (valueSize + 16))
 		a.named = make([]namedArg, 0, len(c.kwargs))
@@ -139,8 +157,8 @@ func (x *callExpr) evalWith(r *run, caller value) value {
 		self := at.x.eval(r)
 		if m := r.method(self, at.name); m != nil {
 			a := x.eval0(r)
-			out := m(r, self, &a)
-			r.stack = r.stack[:base]
+			out := m(r, self, a)
+			r.done(a, base)
 			return out
 		}
 		f = r.getattr(self, at.name)
@@ -154,8 +172,8 @@ func (x *callExpr) evalWith(r *run, caller value) value {
 		}
 		a.named = append(a.named, namedArg{"caller", caller})
 	}
-	out := r.call(f, &a)
-	r.stack = r.stack[:base]
+	out := r.call(f, a)
+	r.done(a, base)
 	return out
 }
 

@@ -1,7 +1,6 @@
 package template
 
 import (
-	"bytes"
 	"math/big"
 	"math/bits"
 	"strconv"
@@ -248,10 +247,21 @@ func (d *decoder) escape(buf []byte, s string) ([]byte, int) {
 	if len(s) < 2 {
 		d.fail("a string does not end")
 	}
-	if at := bytes.IndexByte([]byte(`"\/bfnrt`), s[1]); at >= 0 {
-		return append(buf, "\"\\/\b\f\n\r\t"[at]), 2
-	}
-	if s[1] != 'u' {
+	switch c := s[1]; c {
+	case '"', '\\', '/':
+		return append(buf, c), 2
+	case 'n':
+		return append(buf, '\n'), 2
+	case 't':
+		return append(buf, '\t'), 2
+	case 'r':
+		return append(buf, '\r'), 2
+	case 'b':
+		return append(buf, '\b'), 2
+	case 'f':
+		return append(buf, '\f'), 2
+	case 'u':
+	default:
 		d.fail("unknown escape")
 	}
 	c := d.hex4(s)

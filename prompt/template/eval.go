@@ -172,8 +172,8 @@ func (x *filterExpr) apply(r *run, v value) value {
 	r.step()
 	base := len(r.stack)
 	a := x.eval0(r)
-	out := x.fn(r, v, &a)
-	r.stack = r.stack[:base]
+	out := x.fn(r, v, a)
+	r.done(a, base)
 	return out
 }
 
@@ -182,7 +182,7 @@ func (x *testExpr) eval(r *run) value {
 	r.step()
 	base := len(r.stack)
 	a := x.eval0(r)
-	out := x.fn(r, v, &a)
-	r.stack = r.stack[:base]
+	out := x.fn(r, v, a)
+	r.done(a, base)
 	return boolValue(out)
 }

@@ -4,11 +4,11 @@ package template
 func dictMethod(name string) method {
 	switch name {
 	case "items":
-		return dictView(viewItems)
+		return dictItems
 	case "keys":
-		return dictView(viewKeys)
+		return dictKeys
 	case "values":
-		return dictView(viewValues)
+		return dictValues
 	case "get":
 		return dictGet
 	case "copy":
@@ -20,11 +20,13 @@ func dictMethod(name string) method {
 	return nil
 }
 
-func dictView(part viewPart) method {
-	return func(r *run, self value, a *args) value {
-		a.exactly(r, "items", 0, 0)
-		return viewOf(self.dict(), part)
-	}
+func dictItems(r *run, self value, a *args) value  { return r.dictView(viewItems, self, a) }
+func dictKeys(r *run, self value, a *args) value   { return r.dictView(viewKeys, self, a) }
+func dictValues(r *run, self value, a *args) value { return r.dictView(viewValues, self, a) }
+
+func (r *run) dictView(part viewPart, self value, a *args) value {
+	a.exactly(r, "items", 0, 0)
+	return viewOf(self.dict(), part)
 }
 
 func dictGet(r *run, self value, a *args) value {

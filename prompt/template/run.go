@@ -24,6 +24,7 @@ type run struct {
 	depth, maxDepth    int
 	small              int // work not yet a step
 
+	free    []*args
 	slab    []value
 	entries []entry
 }
@@ -49,7 +50,7 @@ func (p *pool) release(r *run) {
 	clear(r.stack[:cap(r.stack)])
 	clear(r.slab)
 	clear(r.entries)
-	keep := run{stack: r.stack[:0], slab: r.slab[:0], entries: r.entries[:0], ctx: r.ctx[:0], scratch: r.scratch[:0]}
+	keep := run{stack: r.stack[:0], slab: r.slab[:0], entries: r.entries[:0], ctx: r.ctx[:0], scratch: r.scratch[:0], free: r.free}
 	clear(r.ctx[:cap(r.ctx)])
 	if cap(keep.stack) > retainedValues {
 		keep.stack = nil

@@ -11,11 +11,11 @@ import (
 func strMethod(name string) method {
 	switch name {
 	case "strip":
-		return stripMethod(true, true)
+		return strStrip
 	case "lstrip":
-		return stripMethod(true, false)
+		return strLstrip
 	case "rstrip":
-		return stripMethod(false, true)
+		return strRstrip
 	case "split":
 		return strSplit
 	case "rsplit":
@@ -23,9 +23,9 @@ func strMethod(name string) method {
 	case "splitlines":
 		return strSplitlines
 	case "startswith":
-		return affixMethod(name, strings.HasPrefix)
+		return strStartswith
 	case "endswith":
-		return affixMethod(name, strings.HasSuffix)
+		return strEndswith
 	case "replace":
 		return strReplace
 	case "join":
@@ -76,41 +76,47 @@ func (r *run) number(p []value, i int, missing int64) int64 {
 	return r.typeError("'%s' object cannot be interpreted as an integer", typeName(p[i])).n
 }
 
-func stripMethod(left, right bool) method {
-	return func(r *run, self value, a *args) value {
-		p := a.exactly(r, "strip", 0, 1)
-		if len(p) == 0 || p[0].k == kNone {
-			return strValue(r.strip(self.s, nil, left, right))
-		}
-		if p[0].k != kStr {
-			r.typeError("strip arg must be None or str")
-		}
-		return strValue(r.strip(self.s, &p[0].s, left, right))
+func strStrip(r *run, self value, a *args) value  { return r.stripped(self, a, true, true) }
+func strLstrip(r *run, self value, a *args) value { return r.stripped(self, a, true, false) }
+func strRstrip(r *run, self value, a *args) value { return r.stripped(self, a, false, true) }
+
+func (r *run) stripped(self value, a *args, left, right bool) value {
+	p := a.exactly(r, "strip", 0, 1)
+	if len(p) == 0 || p[0].k == kNone {
+		return strValue(r.strip(self.s, nil, left, right))
 	}
+	if p[0].k != kStr {
+		r.typeError("strip arg must be None or str")
+	}
+	return strValue(r.strip(self.s, &p[0].s, left, right))
 }
 
 // strip cuts white space, or the code points of *set, off the ends.
 func (r *run) strip(s string, set *string, left, right bool) string {
-	cut := isSpace
+	n := len(s)
 	if set != nil {
-		cut = func(c rune) bool { return strings.ContainsRune(*set, c) }
 		r.work(len(*set))
+		if left {
+			s = strings.TrimLeft(s, *set)
+		}
+		if right {
+			s = strings.TrimRight(s, *set)
+		}
+		r.work((n - len(s)) * min(len(*set)+1, workUnit))
+		return s
 	}
 	if left {
-		n := len(s)
-		s = strings.TrimLeftFunc(s, cut)
-		r.work(n - len(s))
+		s = strings.TrimLeftFunc(s, isSpace)
 	}
 	if right {
-		n := len(s)
-		s = strings.TrimRightFunc(s, cut)
-		r.work(n - len(s))
+		s = strings.TrimRightFunc(s, isSpace)
 	}
+	r.work(n - len(s))
 	return s
 }
 
 // splitArgs binds sep and maxsplit.
-func (r *run) splitArgs(fn string, a *args) (sep *string, most int) {
+func (r *run) splitArgs(fn string, a *args) (sep string, given bool, most int) {
 	p := a.bind(r, fn, 0, "sep", "maxsplit")
 	if p[0].k != kMissing && p[0].k != kNone {
 		if p[0].k != kStr {
@@ -119,31 +125,31 @@ func (r *run) splitArgs(fn string, a *args) (sep *string, most int) {
 		if p[0].s == "" {
 			r.fail("ValueError", "empty separator")
 		}
-		sep = &p[0].s
+		sep, given = p[0].s, true
 	}
 	most = -1
 	if p[1].k != kMissing {
 		most = int(max(-1, min(r.number(p[1:2], 0, -1), math.MaxInt32)))
 	}
-	return sep, most
+	return sep, given, most
 }
 
 func strSplit(r *run, self value, a *args) value {
-	sep, most := r.splitArgs("split", a)
+	sep, given, most := r.splitArgs("split", a)
 	s := self.s
 	r.work(len(s))
-	if sep == nil {
+	if !given {
 		return r.list(r.fields(s, most))
 	}
-	n := strings.Count(s, *sep)
+	n := strings.Count(s, sep)
 	if most >= 0 {
 		n = min(n, most)
 	}
 	items := r.values(n + 1)
 	for i := range n {
-		at := strings.Index(s, *sep)
+		at := strings.Index(s, sep)
 		items[i] = strValue(s[:at])
-		s = s[at+len(*sep):]
+		s = s[at+len(sep):]
 	}
 	items[n] = strValue(s)
 	return r.list(items)
@@ -171,20 +177,20 @@ func (r *run) fields(s string, most int) []value {
 }
 
 func strRsplit(r *run, self value, a *args) value {
-	sep, most := r.splitArgs("rsplit", a)
+	sep, given, most := r.splitArgs("rsplit", a)
 	s := self.s
 	r.work(len(s))
 	var items []value
-	if sep == nil {
+	if !given {
 		items = r.rfields(s, most)
 	} else {
 		for most < 0 || len(items) < most {
-			at := strings.LastIndex(s, *sep)
+			at := strings.LastIndex(s, sep)
 			if at < 0 {
 				break
 			}
 			r.alloc(valueSize)
-			items = append(items, strValue(s[at+len(*sep):]))
+			items = append(items, strValue(s[at+len(sep):]))
 			s = s[:at]
 		}
 		items = append(items, strValue(s))
@@ -279,28 +285,34 @@ func (r *run) region(s string, p []value) (part string, offset int, ok bool) {
 	return s[at : at+runeOffset(s[at:], int(to-from))], int(from), true
 }
 
-func affixMethod(name string, has func(s, affix string) bool) method {
-	return func(r *run, self value, a *args) value {
-		p := a.exactly(r, name, 1, 3)
-		s, _, ok := r.region(self.s, p[1:])
-		switch p[0].k {
-		case kStr:
-			r.work(len(p[0].s))
-			return boolValue(ok && has(s, p[0].s))
-		case kTuple:
-			for _, x := range p[0].items() {
-				r.work(16)
-				if x.k != kStr {
-					r.typeError("tuple for %s must only contain str, not %s", name, typeName(x))
-				}
-				if ok && has(s, x.s) {
-					return boolValue(true)
-				}
+func strStartswith(r *run, self value, a *args) value {
+	return r.affix("startswith", strings.HasPrefix, self, a)
+}
+
+func strEndswith(r *run, self value, a *args) value {
+	return r.affix("endswith", strings.HasSuffix, self, a)
+}
+
+func (r *run) affix(name string, has func(s, affix string) bool, self value, a *args) value {
+	p := a.exactly(r, name, 1, 3)
+	s, _, ok := r.region(self.s, p[1:])
+	switch p[0].k {
+	case kStr:
+		r.work(len(p[0].s))
+		return boolValue(ok && has(s, p[0].s))
+	case kTuple:
+		for _, x := range p[0].items() {
+			r.work(16)
+			if x.k != kStr {
+				r.typeError("tuple for %s must only contain str, not %s", name, typeName(x))
 			}
-			return boolValue(false)
+			if ok && has(s, x.s) {
+				return boolValue(true)
+			}
 		}
-		return r.typeError("%s first arg must be str or a tuple of str, not %s", name, typeName(p[0]))
+		return boolValue(false)
 	}
+	return r.typeError("%s first arg must be str or a tuple of str, not %s", name, typeName(p[0]))
 }
 
 func strReplace(r *run, self value, a *args) value {

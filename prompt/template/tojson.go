@@ -189,11 +189,22 @@ func appendJSONString(b []byte, s string, ascii bool) []byte {
 			continue
 		}
 		s = s[1:]
-		if at := strings.IndexByte("\"\\\n\r\t\b\f", c); at >= 0 {
-			b = append(b, '\\', `"\nrtbf`[at])
-			continue
+		switch c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\n':
+			b = append(b, '\\', 'n')
+		case '\t':
+			b = append(b, '\\', 't')
+		case '\r':
+			b = append(b, '\\', 'r')
+		case '\b':
+			b = append(b, '\\', 'b')
+		case '\f':
+			b = append(b, '\\', 'f')
+		default:
+			b = append(b, '\\', 'u', '0', '0', hexDigit(c>>4), hexDigit(c))
 		}
-		b = append(b, '\\', 'u', '0', '0', hexDigit(c>>4), hexDigit(c))
 	}
 	return append(b, '"')
 }
