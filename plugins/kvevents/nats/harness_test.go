@@ -50,6 +50,12 @@ func newRig(tb testing.TB, edit func(*server.Options)) *rig {
 	return r
 }
 
+// newBroker is a rig with nothing but the broker.
+func newBroker(tb testing.TB, edit func(*server.Options)) *rig {
+	tb.Helper()
+	return &rig{tb: tb, broker: testfleet.StartNATS(tb, edit)}
+}
+
 func (r *rig) connect() {
 	r.tb.Helper()
 	js, err := jetstream.New(r.broker.Connect(r.tb, natsgo.MaxReconnects(-1), natsgo.ReconnectWait(5*time.Millisecond)))
