@@ -18,7 +18,7 @@ const (
 
 // brokerEvents says whether the cache events of a natsFleet come through the
 // broker, too.
-const brokerEvents = false
+const brokerEvents = true
 
 func (k fleetKind) validate(workers int) error {
 	least := 2 // one is killed
@@ -39,13 +39,18 @@ func (k fleetKind) validate(workers int) error {
 func (k fleetKind) dress(cfg *stack.Config, n int) {
 	// Slow enough for a cache hit to be worth something next to what processes on
 	// two cores cost.
-	args := []string{"--prefill-tokens-per-s", "4000", "--block-size", strconv.Itoa(demoBlock)}
-	cfg.Workers = stack.MixedWorkers(n, args...)
+	rate := 4000
+	engines := func() []string {
+		return []string{"--prefill-tokens-per-s", strconv.Itoa(rate), "--block-size", strconv.Itoa(demoBlock)}
+	}
 	switch k {
 	case natsFleet:
 		cfg.Broker = &stack.BrokerConfig{Events: brokerEvents}
 	case pdFleet:
-		cfg.Workers = stack.PairedWorkers(n/2, n-n/2, args...)
+		rate *= 2 // half of the engines compute all prompts
+		cfg.Workers = stack.PairedWorkers(n/2, n-n/2, engines()...)
+		return
 	case httpFleet:
 	}
+	cfg.Workers = stack.MixedWorkers(n, engines()...)
 }

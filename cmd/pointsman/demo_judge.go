@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"pointsman/internal/traffic"
@@ -20,6 +21,13 @@ type demoReport struct {
 	TTFT           float64 `json:"ttft_p50_ms"`
 	TTFTRoundRobin float64 `json:"ttft_p50_ms_round_robin"`
 	KilledWorker   string  `json:"killed_worker"`
+
+	// Of a fleet behind a broker.
+	OverNATS *float64 `json:"requests_over_nats,omitempty"`
+	// Of a fleet of pairs.
+	Pairs   *int `json:"pd_pairs,omitempty"`
+	Orphans *int `json:"pd_orphans,omitempty"`
+	Lost    *int `json:"pd_legs_lost_with_worker,omitempty"`
 }
 
 // judge compares the two runs and returns every promise that was not kept.
@@ -30,6 +38,13 @@ func judge(baseline, kv outcome) (demoReport, []error) {
 		HitRatio: round(kv.summary.HitRatio, 4), Ceiling: round(kv.ceiling, 4),
 		TTFT: milliseconds(kv.summary.TTFTp50), TTFTRoundRobin: milliseconds(baseline.summary.TTFTp50),
 		KilledWorker: kv.victim,
+	}
+	if kv.carried >= 0 {
+		r.OverNATS = &kv.carried
+	}
+	if p := kv.pairing; p != nil {
+		orphans := len(p.orphans)
+		r.Pairs, r.Orphans, r.Lost = &p.pairs, &orphans, &p.lost
 	}
 	var faults []error
 	promise := func(kept bool, format string, args ...any) {
@@ -45,7 +60,8 @@ func judge(baseline, kv outcome) (demoReport, []error) {
 	promise(kv.summary.HitRatio >= minHitShare*kv.ceiling, "hit ratio %.3f is below %.1f of the ceiling %.3f", r.HitRatio, minHitShare, r.Ceiling)
 	promise(kv.summary.TTFTp50 < baseline.summary.TTFTp50, "the median time to first token, %v, is not below round-robin's %v", kv.summary.TTFTp50, baseline.summary.TTFTp50)
 	promise(len(kv.blind) == 0, "the cache events of %v did not reach the EPP", kv.blind)
-	return r, append(append(faults, strangers(&kv)...), failures(baseline, kv)...)
+	promise(r.OverNATS == nil || *r.OverNATS >= float64(r.OK), "%d requests were answered, but the broker carried only %v", r.OK, kv.carried)
+	return r, slices.Concat(faults, unpaired(&baseline), unpaired(&kv), strangers(&kv), failures(baseline, kv))
 }
 
 // flowedFrom reports whether r's stream was open at the killed engine when it

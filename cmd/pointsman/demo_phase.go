@@ -36,6 +36,8 @@ type outcome struct {
 	victim  string    // ID of the killed worker
 	killed  time.Time // zero when nobody was
 	blind   []string  // living engines whose cache events the EPP did not follow
+	carried float64   // requests that the broker carried; -1 without one
+	pairing *pairing  // of a fleet of pairs; else nil
 }
 
 // phase starts a fleet with empty caches, runs the plan against it, and stops it.
@@ -53,7 +55,7 @@ func (d *demonstration) phase(ctx context.Context, p phase) (result outcome, err
 	if result, err = d.drive(ctx, p, s); err != nil {
 		return outcome{}, err
 	}
-	if result.blind, err = unfollowed(ctx, s, result.victim); err != nil {
+	if err = d.inspect(ctx, s, &result); err != nil {
 		return outcome{}, err
 	}
 	d.view.summary(p.name, &result)
@@ -63,12 +65,50 @@ func (d *demonstration) phase(ctx context.Context, p phase) (result outcome, err
 	return result, nil
 }
 
+// inspect asks the programs, behind the clients' backs, how a run went.
+func (d *demonstration) inspect(ctx context.Context, s *stack.Stack, o *outcome) error {
+	var err error
+	if o.blind, err = unfollowed(ctx, s, o.victim); err != nil {
+		return err
+	}
+	o.carried = -1
+	if d.cfg.fleet == natsFleet {
+		if o.carried, err = overBroker(ctx, s); err != nil {
+			return err
+		}
+	}
+	if d.cfg.fleet != pdFleet {
+		return nil
+	}
+	legs, err := legsOf(ctx, s, o.victim)
+	if err != nil {
+		return err
+	}
+	p := pair(legs, o.results, o.victim)
+	o.pairing, o.summary.HitRatio = &p, p.hit
+	return nil
+}
+
+// overBroker returns how many requests the forwarders sent through the broker.
+func overBroker(ctx context.Context, s *stack.Stack) (float64, error) {
+	n := 0.0
+	for _, w := range s.Workers {
+		m, err := s.Metrics(ctx, w.ForwarderAdmin)
+		if err != nil {
+			return 0, fmt.Errorf("demo: %w", err)
+		}
+		n += m.Sum("pointsman_nats_requests_total", map[string]string{"outcome": "answered"})
+	}
+	return n, nil
+}
+
 // drive sends the plan, shows what happens, and kills an engine where the phase
 // wants it.
 func (d *demonstration) drive(ctx context.Context, p phase, s *stack.Stack) (outcome, error) {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	t := newTracker(d.plan.Len(), s.Workers)
+	t.elsewhere = d.cfg.fleet == pdFleet
 	watched := make(chan struct{})
 	go func() { defer close(watched); d.view.watch(running, p.name, t, s) }()
 	var result outcome

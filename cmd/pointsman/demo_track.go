@@ -23,6 +23,8 @@ type tracker struct {
 	workers  []*workerLine // in the fleet's order
 	byID     map[string]*workerLine
 	progress chan struct{} // closed and replaced at every first text
+
+	elsewhere bool // the engine that answers is not the one that computed the prompt
 }
 
 // workerLine is one worker's row of the table.
@@ -117,7 +119,7 @@ func (t *tracker) waitForVictim(ctx context.Context, after int) string {
 // standing is a copy of what the table shows.
 type standing struct {
 	total, sent, ok, interrupted, failed int
-	hit, ceiling                         float64
+	hit, ceiling                         float64 // hit is -1 while it is not known
 	ttftP50                              time.Duration
 	workers                              []workerLine
 }
@@ -129,7 +131,9 @@ func (t *tracker) standing() standing {
 		total: t.total, sent: t.sent, ceiling: t.ceiling.Ratio(),
 		ok: t.ended[traffic.OK], interrupted: t.ended[traffic.Interrupted], failed: t.ended[traffic.Failed],
 	}
-	if t.prompt > 0 {
+	if t.elsewhere {
+		s.hit = -1
+	} else if t.prompt > 0 {
 		s.hit = float64(t.cached) / float64(t.prompt)
 	}
 	if n := len(t.ttft); n > 0 {

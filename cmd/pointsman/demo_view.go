@@ -60,8 +60,12 @@ func (v *view) watch(ctx context.Context, name string, t *tracker, s *stack.Stac
 func (v *view) show(name string, s standing, breakers map[string]string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	head := fmt.Sprintf("%-11s sent %3d/%d  ok %3d  interrupted %d  failed %d  hits %4.1f %% of %4.1f %% possible  first token p50 %3d ms",
-		name, s.sent, s.total, s.ok, s.interrupted, s.failed, 100*s.hit, 100*s.ceiling, s.ttftP50.Milliseconds())
+	hits := "   ?"
+	if s.hit >= 0 {
+		hits = fmt.Sprintf("%4.1f", 100*s.hit)
+	}
+	head := fmt.Sprintf("%-11s sent %3d/%d  ok %3d  interrupted %d  failed %d  hits %s %% of %4.1f %% possible  first token p50 %3d ms",
+		name, s.sent, s.total, s.ok, s.interrupted, s.failed, hits, 100*s.ceiling, s.ttftP50.Milliseconds())
 	if !v.terminal {
 		_, _ = fmt.Fprintf(v.out, "%s  open %s%s\n", head, loads(s), notClosed(breakers))
 		return

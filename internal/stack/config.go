@@ -41,6 +41,7 @@ type WorkerConfig struct {
 	Engine    string // vllm or sglang, which decides the events' encoding; "" is vllm
 	BlockSize int    // 0 is 16
 	Role      string // mixed, prefill or decode; "" is mixed
+	Protocol  string // how it meets its partner; "" for none
 	Args      []string
 }
 
@@ -62,10 +63,10 @@ func MixedWorkers(n int, args ...string) []WorkerConfig {
 func PairedWorkers(prefill, decode int, args ...string) []WorkerConfig {
 	workers := make([]WorkerConfig, 0, prefill+decode)
 	for range prefill {
-		workers = append(workers, WorkerConfig{Engine: "sglang", Role: "prefill", Args: args})
+		workers = append(workers, WorkerConfig{Engine: "sglang", Role: "prefill", Protocol: "sglang-bootstrap", Args: args})
 	}
 	for range decode {
-		workers = append(workers, WorkerConfig{Engine: "sglang", Role: "decode", Args: args})
+		workers = append(workers, WorkerConfig{Engine: "sglang", Role: "decode", Protocol: "sglang-bootstrap", Args: args})
 	}
 	return workers
 }

@@ -28,6 +28,7 @@ const (
 	replayPort  = "20100"
 	forwardPort = "8000"
 	natsPort    = "4222"
+	pdPort      = "8998"
 )
 
 // replayOffset is what the EPP is told of the two ports above.
@@ -152,6 +153,9 @@ func (s *Stack) engineArgs(host string, cfg WorkerConfig) []string {
 	}
 	if cfg.Role != "" {
 		args = append(args, "--disaggregation-mode", cfg.Role)
+	}
+	if cfg.Protocol != "" {
+		args = append(args, "--pd-protocol", cfg.Protocol, "--pd-port", pdPort)
 	}
 	return append(args, s.requestFlags()...)
 }
