@@ -53,9 +53,10 @@ type Config struct {
 
 	Page    int64         // Pods per page of a listing; default 500
 	Timeout time.Duration // of each page of a listing and of connecting; default 30 s
-	// WatchFor is after which time, in whole seconds, the API server ends a watch,
-	// after a bookmark. It sends that 2 s before, so a watch of 2 s or less gets
-	// none and is followed by a listing. Default 45 s.
+	// WatchFor is after which time, in whole seconds, the API server ends a watch.
+	// It sends a bookmark about 2 s before, when it can: a real one does so for
+	// each watch of 20 s and more, for few of 5 s. A watch without an event or a
+	// bookmark is followed by a listing. Default 45 s.
 	WatchFor   time.Duration
 	Silence    time.Duration // a watch without any sign of life for that long is dead; default 90 s
 	Backoff    time.Duration // wait after a failure, doubling; default 1 s, as in Infera
