@@ -185,6 +185,11 @@ func TestACancelationEndsItsRequestAndNoOther(t *testing.T) {
 	}
 	waitFor(t, "the abort", func() bool { return a.e.Receipts()[0].Outcome == OutcomeAborted })
 	cancel(a.in) // of a request that has ended
+	a.in = nats.NewInbox()
+	var err error
+	if a.sub, err = a.nc.SubscribeSync(a.in); err != nil {
+		t.Fatal(err)
+	}
 	a.ask(natsEnvelope("false", "null", "false"), false)
 	if r := a.next(); r.Kind != wire.ReplyData {
 		t.Errorf("after a late cancelation: %+v %q", r, r.Data)
