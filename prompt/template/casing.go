@@ -56,16 +56,9 @@ func special(table string, c rune) string {
 	if !maySpecial(c) {
 		return ""
 	}
-	key := " " + string(c)
-	at := strings.Index(table, key)
-	if at < 0 {
-		return ""
-	}
-	s := table[at+len(key):]
-	if n := strings.IndexByte(s, ' '); n > 0 {
-		return s[:n]
-	}
-	return ""
+	_, s, _ := strings.Cut(table, " "+string(c))
+	s, _, _ = strings.Cut(s, " ")
+	return s
 }
 
 func appendUpper(b []byte, c rune) []byte {

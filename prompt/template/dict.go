@@ -83,7 +83,7 @@ func (d *dict) noteLast(r *run) {
 		d.index = make(map[string]int32, 2*n)
 		for i := range d.entries {
 			if k := d.entries[i].key; k.k == kStr {
-				d.index[k.s] = int32(i) //nolint:gosec // bounded by memory
+				d.index[k.s] = int32(i)
 			}
 		}
 	default:

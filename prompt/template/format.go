@@ -84,9 +84,10 @@ func (f *formatter) field(s string, depth int) string {
 	f.r.step()
 	name, rest := s, ""
 	for i, in := 0, false; i < len(s); i++ {
-		if s[i] == '[' {
+		switch s[i] {
+		case '[':
 			in = true
-		} else if s[i] == ']' {
+		case ']':
 			in = false
 		}
 		if !in && (s[i] == '!' || s[i] == ':') {
@@ -169,9 +170,9 @@ func formatIndex(s string) value {
 
 func (f *formatter) first(name string) value {
 	r := f.r
-	key := formatIndex("x")
-	switch {
-	case name == "":
+	var key value
+	switch name {
+	case "":
 		if f.auto < 0 {
 			r.fail("ValueError", "cannot switch from manual field specification to automatic field numbering")
 		}

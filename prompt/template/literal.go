@@ -31,7 +31,7 @@ func (l *lexer) unescape(s string) string {
 				n++
 			}
 			code, _ := strconv.ParseUint(s[i:i+n], 8, 16)
-			b.WriteRune(rune(code)) //nolint:gosec // three octal digits
+			b.WriteRune(rune(code))
 			i += n - 1
 		case 'x', 'u', 'U':
 			n := map[byte]int{'x': 2, 'u': 4, 'U': 8}[c]
@@ -65,7 +65,7 @@ func (l *lexer) hexEscape(s string, n int) rune {
 	if code >= 0xd800 && code < 0xe000 {
 		l.unsupported("a surrogate in a string")
 	}
-	return rune(code) //nolint:gosec // bounded above
+	return rune(code)
 }
 
 func (l *lexer) unsupported(what string) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -141,9 +142,7 @@ func addSources(sources map[string]string, raw json.RawMessage) error {
 	}
 	var byName map[string]string
 	if json.Unmarshal(raw, &byName) == nil {
-		for name, src := range byName {
-			sources[name] = src
-		}
+		maps.Copy(sources, byName)
 		return nil
 	}
 	var named []struct{ Name, Template string }

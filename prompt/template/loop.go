@@ -166,7 +166,7 @@ func (s *sliceIter) next(*run) (value, bool) {
 // textIter yields a string's code points.
 type textIter struct{ s string }
 
-func (t *textIter) next(r *run) (value, bool) {
+func (t *textIter) next(*run) (value, bool) {
 	if t.s == "" {
 		return value{}, false
 	}

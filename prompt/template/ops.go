@@ -233,7 +233,7 @@ func (r *run) bigPow(a, b *big.Int) value {
 	}
 	if a.BitLen() <= 1 { // 0, 1 and -1 only know zero, odd and even
 		if b.Sign() > 0 {
-			b = big.NewInt(2 - int64(b.Bit(0)))
+			b = big.NewInt(2 - int64(b.Bit(0))) //nolint:gosec // one bit
 		}
 	} else if !b.IsInt64() || b.Int64() > maxBigBits || int64(a.BitLen())*b.Int64() > maxBigBits {
 		r.limit("an integer is too long")

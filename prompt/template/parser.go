@@ -1,6 +1,9 @@
 package template
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // parser builds the tree of one template, by Jinja's grammar.
 type parser struct {
@@ -10,7 +13,6 @@ type parser struct {
 	nest   int
 	loops  int         // enclosing loops of this macro or template
 	macros []*macroDef // being parsed: their bodies' names are watched
-	ends   []string    // names of open blocks, for error texts
 }
 
 func (p *parser) cur() *token  { return &p.toks[p.pos] }
@@ -110,10 +112,8 @@ func (p *parser) subparse(ends []string) []stmt {
 		case tokTagBegin:
 			flush()
 			p.next()
-			for _, end := range ends {
-				if p.isName(end) {
-					return body
-				}
+			if slices.ContainsFunc(ends, p.isName) {
+				return body
 			}
 			body = append(body, p.statement())
 			p.expect(tokTagEnd)
@@ -135,7 +135,7 @@ func (p *parser) printed(x expr) expr {
 	if s, ok := x.(*sliceExpr); ok {
 		s.folded = isConst(s.x) && isConst(s.from) && isConst(s.to) && isConst(s.step)
 	}
-	if f, ok := x.(*filterExpr); ok && f.name == "safe" && f.x != nil && f.callArgs.empty() {
+	if f, ok := x.(*filterExpr); ok && f.name == "safe" && f.x != nil && f.empty() {
 		return f.x
 	}
 	return x

@@ -554,10 +554,11 @@ func (p *parser) checkNamed(f *filterExpr, line int) {
 }
 
 func (p *parser) dotted(name string) string {
+	parts := []string{name}
 	for p.skip(".") {
-		name += "." + p.expect(tokName).text
+		parts = append(parts, p.expect(tokName).text)
 	}
-	return name
+	return strings.Join(parts, ".")
 }
 
 func (p *parser) test(x expr) expr {

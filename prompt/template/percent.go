@@ -239,7 +239,7 @@ func (r *run) formatChar(v value) string {
 		if v.n >= 0xd800 && v.n < 0xe000 {
 			r.unsupported("a surrogate")
 		}
-		return string(rune(v.n)) //nolint:gosec // checked above
+		return string(rune(v.n))
 	}
 	return r.typeError("%%c requires int or char").s
 }
@@ -325,7 +325,7 @@ func asciiRepr(s string) string {
 	var b []byte
 	for _, c := range s {
 		if c < utf8.RuneSelf {
-			b = append(b, byte(c))
+			b = append(b, byte(c)) //nolint:gosec // ASCII
 			continue
 		}
 		b = appendEscaped(b, c)

@@ -230,7 +230,7 @@ func appendEscaped(b []byte, rn rune) []byte {
 	}
 	b = append(b, '\\', mark)
 	for i := digits - 1; i >= 0; i-- {
-		b = append(b, hexDigit(byte(rn>>(4*i)&15))) //nolint:gosec // four bits
+		b = append(b, hexDigit(byte(rn>>(4*i)&15)))
 	}
 	return b
 }

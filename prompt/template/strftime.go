@@ -2,6 +2,7 @@ package template
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -39,7 +40,7 @@ func strftimeField(t time.Time, c byte) (string, bool) {
 	two := func(n int) (string, bool) { return fmt.Sprintf("%02d", n), true }
 	switch c {
 	case 'Y':
-		return fmt.Sprintf("%d", t.Year()), true
+		return strconv.Itoa(t.Year()), true
 	case 'm':
 		return two(int(t.Month()))
 	case 'd':
@@ -61,9 +62,9 @@ func strftimeField(t time.Time, c byte) (string, bool) {
 	case 'f':
 		return fmt.Sprintf("%06d", t.Nanosecond()/1000), true
 	case 'w':
-		return fmt.Sprintf("%d", int(t.Weekday())), true
+		return strconv.Itoa(int(t.Weekday())), true
 	case 'u':
-		return fmt.Sprintf("%d", (int(t.Weekday())+6)%7+1), true
+		return strconv.Itoa((int(t.Weekday())+6)%7 + 1), true
 	case 'z', 'Z':
 		return "", true // datetime.now() is naive
 	}

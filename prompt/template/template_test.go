@@ -210,8 +210,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, src string) {
 		tpl, err := Parse("fuzz", src)
 		if err != nil {
-			var e *Error
-			if !errors.As(err, &e) {
+			if _, ok := errors.AsType[*Error](err); !ok {
 				t.Fatalf("untyped error %v", err)
 			}
 			return

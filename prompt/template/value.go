@@ -81,12 +81,12 @@ func undefUnsafe(of value, name string) value {
 
 // failUndef ends the rendering as using an undefined value does.
 func (r *run) failUndef(v value) value {
-	switch c := undefCause(v.n); {
-	case c == causeName:
+	switch c := undefCause(v.n); c {
+	case causeName:
 		return r.fail("UndefinedError", "'%s' is undefined", v.s)
-	case c == causeText:
+	case causeText:
 		return r.fail("UndefinedError", "%s", v.s)
-	case c == causeUnsafe:
+	case causeUnsafe:
 		return r.fail("SecurityError", "%s", v.s)
 	default:
 		of := typeName(value{k: kind(c - causeAttr)}) //nolint:gosec // built from a kind above
