@@ -132,8 +132,8 @@ func (p *parser) subparse(ends []string) []stmt {
 
 // printed lets `{{ x | safe }}` pass: printed at once, marking it safe does nothing.
 func (p *parser) printed(x expr) expr {
-	if s, ok := x.(*sliceExpr); ok {
-		s.folded = isConst(s.x) && isConst(s.from) && isConst(s.to) && isConst(s.step)
+	if isConst(x) {
+		fold(x)
 	}
 	if f, ok := x.(*filterExpr); ok && f.name == "safe" && f.x != nil && f.empty() {
 		return f.x

@@ -429,33 +429,23 @@ func (p *parser) subscribed(x expr) expr {
 	return s
 }
 
+// isConst reports an expression without variables and calls.
 func isConst(x expr) bool {
-	switch x := x.(type) {
-	case nil, *constExpr:
-		return true
-	case *unaryExpr:
-		return isConst(x.x)
-	case *binExpr:
-		return isConst(x.a) && isConst(x.b)
-	case *addExpr:
-		return allConst(x.terms)
-	case *listExpr:
-		return allConst(x.items)
-	case *tupleExpr:
-		return allConst(x.items)
-	case *dictExpr:
-		return allConst(x.keys) && allConst(x.vals)
+	switch x.(type) {
+	case *nameExpr, *callExpr:
+		return false
 	}
-	return false
+	all := true
+	eachChild(x, func(c expr) { all = all && isConst(c) })
+	return all
 }
 
-func allConst(xs []expr) bool {
-	for _, x := range xs {
-		if !isConst(x) {
-			return false
-		}
+// fold marks the slices of a printed constant.
+func fold(x expr) {
+	if s, ok := x.(*sliceExpr); ok {
+		s.folded = true
 	}
-	return true
+	eachChild(x, fold)
 }
 
 func (p *parser) call(fn expr) expr {
