@@ -60,6 +60,10 @@ bench-pick: bin/pointsman ## one pick at 8, 200 and 1,000 workers
 bench-extproc: build ## the EPP under an Envoy-like client, beside a bundled reference server
 	bin/pointsman bench extproc --epp bin/epp
 
+.PHONY: bench-nats
+bench-nats: bin/pointsman ## requests over NATS beside HTTP to the same instant worker
+	bin/pointsman bench nats
+
 .PHONY: docs
 docs: ## regenerate docs/flags.md, docs/metrics.md and cmd/*/deps.txt
 	$(GO) test ./internal/rules -run 'Generated' -rewrite

@@ -10,6 +10,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -138,6 +139,18 @@ func Default(prog Program) *Config {
 	return c
 }
 
+// LocalTokenizer is the path of a tokenizer on this machine; "" when there is
+// none, or ids are not wanted.
+func (c *Config) LocalTokenizer() string {
+	if c.Tokenizer == "none" || c.TokenizerPath == "" {
+		return ""
+	}
+	if _, err := os.Stat(c.TokenizerPath); err != nil {
+		return ""
+	}
+	return c.TokenizerPath
+}
+
 // finish derives what one flag sets in several rooms.
 func (c *Config) finish() {
 	c.ExtProc.DestinationPort = c.Picker.DestinationPort
@@ -221,6 +234,9 @@ func (c *Config) collectWarnings(rows []setting) []string {
 		if o := c.origin[s.name]; s.unused != "" && o.source != FromDefault && s.value.get() != "" {
 			out = append(out, fmt.Sprintf("%s has no effect: %s", o.from, s.unused))
 		}
+	}
+	if c.TokenizerPath != "" && c.Tokenizer != "none" && c.LocalTokenizer() == "" {
+		out = append(out, fmt.Sprintf("--router-tokenizer-path %s is no path on this machine: token ids come from the workers' /tokenize", c.TokenizerPath))
 	}
 	return out
 }

@@ -102,6 +102,8 @@ func (c *Config) requests() []setting {
 		{name: "connect-timeout-ms", group: "Requests", in: Forwarder, usage: "longest wait for a connection to a worker", value: millis(&c.Upstream.ConnectTimeout, 50*time.Millisecond, 30*time.Second)},
 		{name: "upstream-protocol", group: "Requests", in: Forwarder, usage: "HTTP version spoken to workers", value: oneOf(&c.Upstream.Protocol, "http1", "h2c")},
 		{name: "idle-timeout-s", group: "Requests", in: Forwarder, usage: "longest wait for a worker's next byte; 0 for ever", value: seconds(&c.Forward.IdleTimeout, 0, 24*time.Hour)},
+		{name: "prefill-timeout", env: []string{"INFERA_PD_PREFILL_TIMEOUT"}, group: "Requests", in: Forwarder, usage: "longest wait for the prefill leg of a pair", value: seconds(&c.Forward.PrefillTimeout, 0, time.Hour)},
+		{name: "pd-first-token-timeout", group: "Requests", in: Forwarder, usage: "longest wait for the first token of a pair's stream, once its legs are sent", value: seconds(&c.Forward.FirstTokenTimeout, 0, time.Hour)},
 		{name: "max-duration-s", group: "Requests", in: Forwarder, usage: "longest duration of a whole request; 0 for no limit", value: seconds(&c.Forward.MaxDuration, 0, 7*24*time.Hour)},
 		{name: "write-timeout-s", group: "Requests", in: Forwarder, usage: "longest wait for a client to take a write; 0 for ever", value: seconds(&c.Forward.WriteTimeout, 0, time.Hour)},
 		{name: "max-body", group: "Requests", in: Both, usage: "largest request body in bytes; above it 413", value: c.maxBody()},
@@ -151,9 +153,9 @@ func (c *Config) breakerRows() []setting {
 
 func (c *Config) prompts() []setting {
 	return []setting{
-		{name: "tokenizer", group: "Prompts", in: Both, usage: "where token ids come from: remote asks a worker's /tokenize, none hashes bytes; auto is remote when there are KV events to match", value: oneOf(&c.Tokenizer, "auto", "remote", "none")},
+		{name: "tokenizer", group: "Prompts", in: Both, usage: "where token ids come from: this process, when --router-tokenizer-path is on this machine, else and for what it declines a worker's /tokenize (remote); none hashes bytes; auto is remote when there are KV events to match", value: oneOf(&c.Tokenizer, "auto", "remote", "none")},
 		{name: "tokenize-timeout-ms", group: "Prompts", in: Both, usage: "longest wait for a worker's /tokenize; then the prompt is approximated", value: millis(&c.TokenizeTimeout, time.Millisecond, 10*time.Second)},
-		{name: "router-tokenizer-path", group: "Prompts", in: Both, usage: "model id or path of a tokenizer", unused: "token ids come from the workers' /tokenize, see --tokenizer", value: stringValue(&c.TokenizerPath)},
+		{name: "router-tokenizer-path", group: "Prompts", in: Both, usage: "tokenizer.json, or directory of one model, or of many as PATH/MODEL, whose files the engines use too; prompts are then tokenized in this process. A model id that is no path here leaves it to the workers", value: stringValue(&c.TokenizerPath)},
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"pointsman/kvindex"
 	"pointsman/plugins"
 	"pointsman/plugins/discovery/kubernetes"
-	"pointsman/plugins/tokenizer/remote"
 )
 
 // adapterSettings hands each adapter what cfg says of it.
@@ -46,13 +45,4 @@ func newEvents(cfg *config.Config, store *fleet.Store, index *kvindex.Index, log
 		return nil, err
 	}
 	return mk(adapterSettings(cfg), store, index, log)
-}
-
-func newTokenizer(cfg *config.Config, store *fleet.Store, log *slog.Logger) (*remote.Tokenizer, error) {
-	settings := remote.DefaultConfig()
-	settings.Timeout = cfg.TokenizeTimeout
-	if err := settings.Validate(); err != nil {
-		return nil, err
-	}
-	return remote.New(settings, store, log), nil
 }

@@ -24,6 +24,7 @@ import (
 	"pointsman/picker"
 	"pointsman/plugins"
 	"pointsman/prompt"
+	"pointsman/prompt/local"
 )
 
 // Core is the common part of a program, made but not started.
@@ -36,7 +37,8 @@ type Core struct {
 
 	index    *kvindex.Index
 	source   fleet.Source
-	events   plugins.Events // nil when there are none
+	events   plugins.Events   // nil when there are none
+	local    *local.Tokenizer // nil when there is none
 	preparer *prompt.Preparer
 
 	scoring func()        // closes wanted, once
@@ -77,14 +79,11 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	if room, ok := source.(collector); ok {
 		rooms = append(rooms, room)
 	}
-	var tokenizer prompt.Tokenizer
-	if cfg.Tokenizer == "remote" {
-		t, err := newTokenizer(cfg, c.Store, log)
-		if err != nil {
-			return nil, fmt.Errorf("tokenizer: %w", err)
-		}
-		tokenizer, rooms = t, append(rooms, t)
+	tokenizer, more, err := c.newTokenizer(cfg, log)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
+	rooms = append(rooms, more...)
 	c.preparer = prompt.NewPreparer(cfg.Prompt, tokenizer)
 	events, err := newEvents(cfg, c.Store, c.index, log)
 	if err != nil {
@@ -112,6 +111,9 @@ func (c *Core) register(rooms []collector) error {
 func (c *Core) Start(parts *run.Group) {
 	parts.Go("discovery", func(ctx context.Context) error { return c.Store.Run(ctx, c.source) })
 	parts.Go("picker", c.Picker.Run)
+	if c.local != nil {
+		parts.Go("tokenizer", c.local.Run)
+	}
 	if c.events == nil {
 		return
 	}

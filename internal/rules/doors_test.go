@@ -67,7 +67,7 @@ func TestDoors(t *testing.T) {
 
 func refused(dir, room, path string, ours, outside []string) string {
 	if inside, ok := strings.CutPrefix(path, module+"/"); ok {
-		if inside == dir || strings.HasPrefix(inside, room+"/") && room != "plugins" {
+		if inside == dir || room != "plugins" && (inside == room || strings.HasPrefix(inside, room+"/")) {
 			return "" // its own room
 		}
 		target, rest, _ := strings.Cut(inside, "/")

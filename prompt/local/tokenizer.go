@@ -1,0 +1,162 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"pointsman/prompt"
+	"pointsman/prompt/template"
+	"pointsman/prompt/tokens"
+)
+
+// ErrDeclined means that a request cannot be tokenized exactly here.
+var ErrDeclined = errors.New("not tokenized in this process")
+
+// Config is where models are found and what may be spent on them.
+type Config struct {
+	// Path is a directory with the tokenizer.json of one model, which then serves
+	// every model, or with one such directory for each model, PATH/MODEL, or a
+	// tokenizer.json itself.
+	Path string
+	// CacheBytes bounds the memory for the ids of known stretches of text.
+	// Default 64 MiB.
+	CacheBytes int
+	// Check is how often loaded files are looked at for changes. Default 10 s.
+	Check time.Duration
+}
+
+// DefaultConfig returns a Config that lacks only its Path.
+func DefaultConfig() Config { return Config{CacheBytes: 64 << 20, Check: 10 * time.Second} }
+
+// Validate reports all faults of c.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Path == "" {
+		errs = append(errs, errors.New("local tokenizer: no path"))
+	}
+	if c.CacheBytes < 0 {
+		errs = append(errs, fmt.Errorf("local tokenizer: cache of %d bytes: want 0 or more", c.CacheBytes))
+	}
+	if c.Check <= 0 {
+		errs = append(errs, fmt.Errorf("local tokenizer: check every %v: want more than 0", c.Check))
+	}
+	return errors.Join(errs...)
+}
+
+// Dialect returns whose way of preparing a model's requests its engines follow;
+// ok is false for a model that no worker serves, or whose workers differ.
+type Dialect func(model string) (d template.Dialect, ok bool)
+
+// Tokenizer implements [prompt.Tokenizer]. Make it with [New].
+type Tokenizer struct {
+	cfg      Config
+	dialect  Dialect
+	fallback prompt.Tokenizer // may be nil
+	log      *slog.Logger
+	metrics  *metrics
+	cache    *tokens.PrefixCache
+
+	mu     sync.Mutex
+	models map[string]*entry
+	wanted chan string
+	texts  sync.Pool // of *[]byte, rendered prompts
+}
+
+// New returns a tokenizer that has loaded nothing yet. fallback may be nil.
+func New(cfg Config, dialect Dialect, fallback prompt.Tokenizer, log *slog.Logger) (*Tokenizer, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	t := &Tokenizer{
+		cfg: cfg, dialect: dialect, fallback: fallback, log: log,
+		cache:  tokens.NewPrefixCache(cfg.CacheBytes),
+		models: map[string]*entry{}, wanted: make(chan string, 64),
+	}
+	t.metrics = newMetrics(t)
+	t.texts.New = func() any { return new([]byte) }
+	return t, nil
+}
+
+// Tokenize appends the ids of r's prompt to dst: exactly those of the engine, or
+// it returns an error and dst as it was.
+func (t *Tokenizer) Tokenize(ctx context.Context, r *prompt.Request, dst []uint32) ([]uint32, error) {
+	out, err := t.tokenize(r, dst)
+	if err == nil {
+		t.metrics.results.WithLabelValues("exact").Inc()
+		return out, nil
+	}
+	t.metrics.results.WithLabelValues(cause(err)).Inc()
+	if t.fallback == nil {
+		return dst, err
+	}
+	return t.fallback.Tokenize(ctx, r, dst)
+}
+
+// cause is the label of a decline.
+func cause(err error) string {
+	switch {
+	case errors.Is(err, errLoading):
+		return "loading"
+	case errors.Is(err, errNoModel):
+		return "no_model"
+	case errors.Is(err, template.ErrTemplate):
+		return "template"
+	case errors.Is(err, ErrDeclined):
+		return "declined"
+	}
+	return "failed"
+}
+
+func (t *Tokenizer) tokenize(r *prompt.Request, dst []uint32) ([]uint32, error) {
+	if declined(r) {
+		return dst, ErrDeclined
+	}
+	d, ok := t.dialect(r.Model)
+	if !ok {
+		return dst, errNoModel
+	}
+	m, err := t.model(r.Model)
+	if err != nil {
+		return dst, err
+	}
+	text := t.texts.Get().(*[]byte) //nolint:forcetypeassert // the pool has no other
+	defer t.texts.Put(text)
+	*text = (*text)[:0]
+	specials := tokens.WithoutSpecials
+	switch r.Kind {
+	case prompt.Completions:
+		p, _ := r.Prompt()
+		*text = p.AppendTo(*text)
+		specials = tokens.WithSpecials // engines add them to plain prompts (Infera defect K2)
+	case prompt.Chat:
+		if *text, err = m.render(*text, r, d); err != nil {
+			return dst, err
+		}
+	case prompt.Messages, prompt.Other: // declined above
+	}
+	switch string(r.Raw("add_special_tokens")) {
+	case "true":
+		specials = tokens.WithSpecials
+	case "false":
+		specials = tokens.WithoutSpecials
+	}
+	return t.cache.Encode(m.tokens, dst, *text, specials)
+}
+
+// declined reports whether the engine would make something of r that is not
+// rebuilt here.
+func declined(r *prompt.Request) bool {
+	switch r.Kind {
+	case prompt.Chat:
+		return r.Multimodal || !r.Set("messages") || r.Set("chat_template") || r.Set("functions") || r.Set("truncate_prompt_tokens")
+	case prompt.Completions:
+		_, ok := r.Prompt()
+		return !ok || r.Prompts() > 1 || r.Set("truncate_prompt_tokens") || r.Set("prompt_embeds")
+	case prompt.Messages, prompt.Other:
+	}
+	return true // Anthropic's form is turned into a chat by the engine's own rules
+}
