@@ -41,6 +41,66 @@ func TestTheOperatorsCommandLinesWork(t *testing.T) {
 	}
 }
 
+// TestTheOperatorsCommandLinesWithBroker reads both lines as the operator writes
+// them when the deployment has a NATS, and the sidecar's when it has none.
+func TestTheOperatorsCommandLinesWithBroker(t *testing.T) {
+	none := func(string) (string, bool) { return "", false }
+	for name, line := range map[string]struct {
+		prog config.Program
+		args string
+		want map[string]string
+	}{
+		"sidecar": {
+			config.Forwarder, "--router-mode direct --host 0.0.0.0 --port 8000 --router-tokenizer-path org/model " +
+				"--discovery-backend kubernetes --k8s-label-selector infera.amd.com/deployment=demo " +
+				"--kv-event-transport nats --nats-server nats://demo-nats:4222 --request-transport nats",
+			map[string]string{"router-mode": "direct", "port": "8000", "request-transport": "nats", "kv-event-transport": "nats", "nats-server": "nats://demo-nats:4222", "inject-retention": "false"},
+		},
+		"sidecar without NATS": {
+			config.Forwarder, "--router-mode direct --host 0.0.0.0 --port 8000 --router-tokenizer-path org/model " +
+				"--discovery-backend kubernetes --k8s-label-selector infera.amd.com/deployment=demo --request-transport http",
+			map[string]string{"request-transport": "http", "kv-event-transport": "nats"},
+		},
+		"epp": {
+			config.EPP, "--router-tokenizer-path org/model --grpc-port 9002 --grpc-health-port 9003 " +
+				"--discovery-backend kubernetes --k8s-label-selector infera.amd.com/deployment=demo " +
+				"--kv-event-transport nats --nats-server nats://x:4222",
+			map[string]string{"grpc-port": "9002", "grpc-health-port": "9003", "destination-port": "8000", "kv-event-transport": "nats", "nats-server": "nats://x:4222", "secure-serving": "true"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := config.Parse(line.prog, strings.Fields(line.args), none, &bytes.Buffer{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]string{}
+			for _, e := range c.Effective() {
+				got[e.Name] = e.Value
+			}
+			for k, v := range line.want {
+				if got[k] != v {
+					t.Errorf("%s = %q, want %q", k, got[k], v)
+				}
+			}
+		})
+	}
+}
+
+func TestTheDefaultRetentionComesFromInferasVariable(t *testing.T) {
+	env := map[string]string{"INFERA_ROUTER_DEFAULT_RETENTION": "short"}
+	c, err := parse(t, config.Forwarder, env, "--inject-retention")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.Forward.InjectRetention || c.Forward.DefaultRetention != "short" {
+		t.Errorf("inject %v, default %q", c.Forward.InjectRetention, c.Forward.DefaultRetention)
+	}
+	env["INFERA_ROUTER_DEFAULT_RETENTION"] = "ever"
+	if _, err := parse(t, config.Forwarder, env); err == nil || !strings.Contains(err.Error(), "none, short, long") {
+		t.Errorf("error = %v, want the words", err)
+	}
+}
+
 func TestKubernetesNeedsASelector(t *testing.T) {
 	_, err := config.Parse(config.EPP, []string{"--kv-event-transport", "zmq"}, func(string) (string, bool) { return "", false }, &bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), "needs --k8s-label-selector") {

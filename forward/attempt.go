@@ -153,7 +153,7 @@ func (a *attempt) request() *Request {
 	}
 	req := &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: h}
 	if x.body != nil {
-		req.Body = *x.body
+		req.Body = x.retained(a.decision.Worker, *x.body)
 	}
 	return req
 }

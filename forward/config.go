@@ -45,6 +45,14 @@ type Config struct {
 	// learn workers' addresses.
 	NameWorker bool
 
+	// InjectRetention tells SGLang and vLLM workers, in fields of Infera's own in
+	// the body, for how long the prompt's cache is to be kept. Default false:
+	// engines with a strict schema refuse such fields (--inject-retention).
+	InjectRetention bool
+	// DefaultRetention is what requests without a hint get: none, short or long;
+	// "" is long. Default long (--router-default-retention).
+	DefaultRetention string
+
 	MaxBody     int64 // largest request body in bytes, above it 413; default 32 MiB
 	MaxBuffered int64 // memory in bytes for the bodies of all requests together, above it 429; 0 no limit; default 1 GiB
 
@@ -79,6 +87,7 @@ func DefaultConfig() Config {
 		MaxRetries:        1,
 		RetrySafety:       BeforeFirstToken,
 		NameWorker:        true,
+		DefaultRetention:  retentionLong,
 		MaxBody:           32 << 20,
 		MaxBuffered:       1 << 30,
 		IdleTimeout:       900 * time.Second,
@@ -99,6 +108,11 @@ func (c Config) Validate() error {
 	}
 	if c.RetrySafety != BeforeFirstToken && c.RetrySafety != PreDispatch {
 		errs = append(errs, fmt.Errorf("retry safety %q: want %s or %s", c.RetrySafety, BeforeFirstToken, PreDispatch))
+	}
+	switch c.DefaultRetention {
+	case "", retentionNone, retentionShort, retentionLong:
+	default:
+		errs = append(errs, fmt.Errorf("router default retention %q: want none, short or long", c.DefaultRetention))
 	}
 	if c.MaxRetries < 0 || c.MaxRetries > 5 {
 		errs = append(errs, fmt.Errorf("request max retries %d: want 0 to 5", c.MaxRetries))

@@ -198,11 +198,11 @@ func (l *legs) decode(body []byte) error {
 	if err != nil {
 		return err
 	}
-	return l.a.relay(tr, d.Worker, l.request(l.a.id, body, d.Rank))
+	return l.a.relay(tr, d.Worker, l.request(l.a.id, d.Worker, body, d.Rank))
 }
 
-// request returns a leg's request.
-func (l *legs) request(id string, body []byte, rank int) *Request {
+// request returns the request of a leg that runs on w.
+func (l *legs) request(id string, w *fleet.Worker, body []byte, rank int) *Request {
 	x := l.a.x
 	h := maps.Clone(x.outHeader)
 	h[headerAttemptID] = []string{id}
@@ -214,7 +214,7 @@ func (l *legs) request(id string, body []byte, rank int) *Request {
 		h[headerRank] = []string{strconv.Itoa(rank)}
 	}
 	// Infera keeps no connections for pairs either (infera/router/disagg.py).
-	return &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: h, Body: body, Fresh: true}
+	return &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: h, Body: x.retained(w, body), Fresh: true}
 }
 
 // runPrefill sends the prefill leg and reads its answer to the end. It tells the
@@ -238,7 +238,7 @@ func (l *legs) sendPrefill(ctx context.Context, body []byte) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := tr.Do(ctx, w, l.request(l.a.prefillID, body, l.pair.PrefillRank))
+	resp, err := tr.Do(ctx, w, l.request(l.a.prefillID, w, body, l.pair.PrefillRank))
 	if err != nil {
 		return nil, cause(ctx, err)
 	}
