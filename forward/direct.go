@@ -20,7 +20,7 @@ func (x *exchange) describePick() {
 	x.pick = picker.Request{ID: x.id, Model: x.scan.Model, AnyModel: x.scan.Model == "", ByLoad: true}
 	x.pick.NoPair = len(x.s.deps.Connectors) == 0
 	if x.kind == prompt.Other {
-		x.pick.NoPair = true
+		x.pick.NoPair, x.pick.AnyRole = true, true
 		x.pick.Reason = prompt.ReasonOtherPath
 		return
 	}

@@ -70,7 +70,7 @@ func (tab *table) pool(req *Request) (*pool, error) {
 // score filters and prices the candidates of an ordinary request into p.sel.
 func (p *Picker) score(now time.Time, req *Request, tab *table, pl *pool) error {
 	s := &p.sel
-	s.begin(now, req, &p.policy, tab, pl, pl.cand, weigh(p.cfg.weightOf(fleet.Mixed), req))
+	s.begin(now, req, &p.policy, tab, pl, pl.candidates(req), weigh(p.cfg.weightOf(fleet.Mixed), req))
 	if err := s.filter(now, req); err != nil {
 		return err
 	}

@@ -100,6 +100,7 @@ type Request struct {
 	Reason     string           // label: exact, approx, short_prompt, no_tokens, ...; a constant, not a view
 	Retention  Retention
 	NoPair     bool     // the request cannot be split: mixed workers only
+	AnyRole    bool     // not a generation: where no mixed worker is, one of another role will do
 	Alone      bool     // for [Picker.Direct]: the named decode worker is to compute the prompt itself
 	Multimodal bool     // text cannot be compared: only Images steer
 	Images     []uint64 // hashes of the image references

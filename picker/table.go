@@ -47,6 +47,17 @@ type pool struct {
 	unit    float64               // tokens that stand for one block: the largest size
 }
 
+// candidates are the rows that an ordinary request may go to.
+func (pl *pool) candidates(req *Request) []*row {
+	switch {
+	case len(pl.cand) > 0 || !req.AnyRole:
+		return pl.cand
+	case len(pl.decode) > 0:
+		return pl.decode
+	}
+	return pl.prefill
+}
+
 // String names the pool in errors.
 func (pl *pool) String() string {
 	if pl.model == "" {
