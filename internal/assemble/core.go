@@ -23,6 +23,7 @@ import (
 	"pointsman/kvindex"
 	"pointsman/picker"
 	"pointsman/plugins"
+	"pointsman/plugins/transport/nats"
 	"pointsman/prompt"
 	"pointsman/prompt/local"
 )
@@ -39,6 +40,7 @@ type Core struct {
 	source   fleet.Source
 	events   plugins.Events   // nil when there are none
 	local    *local.Tokenizer // nil when there is none
+	broker   *nats.Transport  // nil when requests do not go over one
 	preparer *prompt.Preparer
 
 	scoring func()        // closes wanted, once
@@ -135,10 +137,14 @@ func (c *Core) Preparer() *prompt.Preparer {
 	return c.preparer
 }
 
-// Synced reports whether the fleet is known.
+// Synced says why no request can be served yet, nil when they can: the fleet
+// must be known, and where requests go over a broker, it must be reached.
 func (c *Core) Synced() error {
 	if !c.Store.Synced() {
 		return errors.New("the fleet is not known yet: discovery has not answered")
+	}
+	if c.broker != nil && !c.broker.Connected() {
+		return errors.New("the NATS broker is out of reach, and requests go over it")
 	}
 	return nil
 }

@@ -31,6 +31,7 @@ func (c *Core) Transports() (map[string]forward.Transport, map[string]func(conte
 		if err := nats.Register(c.Registry); err != nil {
 			return nil, nil, fmt.Errorf("nats transport: %w", err)
 		}
+		c.broker = nats
 		transports["nats"], runs["nats transport"] = nats, nats.Run
 	}
 	return transports, runs, nil
