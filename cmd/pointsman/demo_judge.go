@@ -37,10 +37,7 @@ func judge(baseline, kv outcome) (demoReport, []error) {
 		OpenAtKill: openAtKill(&kv), ClientErrors: kv.summary.Failed + baseline.summary.Failed,
 		HitRatio: round(kv.summary.HitRatio, 4), Ceiling: round(kv.ceiling, 4),
 		TTFT: milliseconds(kv.summary.TTFTp50), TTFTRoundRobin: milliseconds(baseline.summary.TTFTp50),
-		KilledWorker: kv.victim,
-	}
-	if kv.carried >= 0 {
-		r.OverNATS = &kv.carried
+		KilledWorker: kv.victim, OverNATS: kv.carried,
 	}
 	if p := kv.pairing; p != nil {
 		orphans := len(p.orphans)
@@ -60,7 +57,9 @@ func judge(baseline, kv outcome) (demoReport, []error) {
 	promise(kv.summary.HitRatio >= minHitShare*kv.ceiling, "hit ratio %.3f is below %.1f of the ceiling %.3f", r.HitRatio, minHitShare, r.Ceiling)
 	promise(kv.summary.TTFTp50 < baseline.summary.TTFTp50, "the median time to first token, %v, is not below round-robin's %v", kv.summary.TTFTp50, baseline.summary.TTFTp50)
 	promise(len(kv.blind) == 0, "the cache events of %v did not reach the EPP", kv.blind)
-	promise(r.OverNATS == nil || *r.OverNATS >= float64(r.OK), "%d requests were answered, but the broker carried only %v", r.OK, kv.carried)
+	if n := kv.carried; n != nil {
+		promise(*n >= float64(r.OK), "%d requests were answered, but the broker carried only %v", r.OK, *n)
+	}
 	return r, slices.Concat(faults, unpaired(&baseline), unpaired(&kv), strangers(&kv), failures(baseline, kv))
 }
 

@@ -36,7 +36,7 @@ type outcome struct {
 	victim  string    // ID of the killed worker
 	killed  time.Time // zero when nobody was
 	blind   []string  // living engines whose cache events the EPP did not follow
-	carried float64   // requests that the broker carried; -1 without one
+	carried *float64  // requests that the broker carried; nil without one
 	pairing *pairing  // of a fleet of pairs; else nil
 }
 
@@ -71,11 +71,12 @@ func (d *demonstration) inspect(ctx context.Context, s *stack.Stack, o *outcome)
 	if o.blind, err = unfollowed(ctx, s, o.victim); err != nil {
 		return err
 	}
-	o.carried = -1
 	if d.cfg.fleet == natsFleet {
-		if o.carried, err = overBroker(ctx, s); err != nil {
+		n, err := overBroker(ctx, s)
+		if err != nil {
 			return err
 		}
+		o.carried = &n
 	}
 	if d.cfg.fleet != pdFleet {
 		return nil

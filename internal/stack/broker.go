@@ -86,14 +86,13 @@ func (b *Broker) Start(ctx context.Context) error {
 	}
 	s, err := server.NewServer(&server.Options{
 		Host: b.host, Port: server.DEFAULT_PORT, JetStream: true, StoreDir: b.store(),
-		NoSigs: true, LogFile: filepath.Join(b.dir, "nats.log"),
+		NoSigs: true, NoLog: true, // with a log, it would end this process when it cannot listen
 	})
 	if err != nil {
 		return fmt.Errorf("start nats at %s: %w", b.URL, err)
 	}
-	s.ConfigureLogger()
 	s.Start()
-	if err := Until(ctx, "nats to take clients", b.greets); err != nil {
+	if err := Until(ctx, "nats at "+b.URL+" to take clients", b.greets); err != nil {
 		end(s)
 		return err
 	}
