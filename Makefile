@@ -64,6 +64,15 @@ bench-extproc: build ## the EPP under an Envoy-like client, beside a bundled ref
 bench-nats: bin/pointsman ## requests over NATS beside HTTP to the same instant worker
 	bin/pointsman bench nats
 
+.PHONY: bench-tokens
+bench-tokens: bin/pointsman ## the tokenizers beside PyPI tokenizers, on a real model's files from npm
+	bin/pointsman bench tokens
+
+.PHONY: parity-tokens
+parity-tokens: ## compare token ids and rendered templates with the references (PyPI, npm; minutes)
+	python3 tools/parity_tokens.py
+	python3 tools/parity_templates.py
+
 .PHONY: docs
 docs: ## regenerate docs/flags.md, docs/metrics.md and cmd/*/deps.txt
 	$(GO) test ./internal/rules -run 'Generated' -rewrite

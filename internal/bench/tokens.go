@@ -35,7 +35,7 @@ type tokensResult struct {
 	Ratio         float64     `json:"ratio"`           // the least cold ratio of markdown, code and Chinese
 	NextTurnRatio float64     `json:"next_turn_ratio"` // reference encodes all of the prompt, we the new turn
 	NextTurnUS    float64     `json:"next_turn_us"`    // mean, 1 KB new after 100 KB
-	RenderUS      *float64    `json:"render_us"`       // 100 KB of 50 messages; null without a renderer
+	RenderUS      float64     `json:"render_us"`       // CPU time of 100 KB of 50 messages
 	Allocs        float64     `json:"allocs"`          // per call, over all rows
 	LoadMS        float64     `json:"load_ms"`
 	MemoryMB      float64     `json:"memory_mb"`
@@ -117,7 +117,7 @@ func (b *tokensBench) run(ctx context.Context) (*tokensResult, error) {
 	}
 	res.Allocs = b.allocs(texts)
 	res.MemoryMB = Round(float64(b.tok.Memory())/1e6, 1)
-	res.RenderUS, err = renderMicros(ctx)
+	res.RenderUS, err = renderMicros(dir)
 	return res, err
 }
 
