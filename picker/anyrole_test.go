@@ -33,7 +33,7 @@ func TestWhatIsNoGenerationGoesToAWorkerOfAnyRole(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, config(picker.KVAware, 1), tt.workers...)
 			req := &picker.Request{AnyModel: true, ByLoad: true, NoPair: true, AnyRole: tt.anyRole}
-			d, err := w.picker.Pick(w.now, req)
+			d, err := w.p.Pick(w.now, req)
 			if tt.want == "" {
 				if !errors.Is(err, picker.ErrNoWorker) {
 					t.Fatalf("picked %v, error %v", d.Worker, err)
@@ -44,7 +44,7 @@ func TestWhatIsNoGenerationGoesToAWorkerOfAnyRole(t *testing.T) {
 				t.Fatalf("picked %v beside %v, error %v; want %s alone", d.Worker, d.Prefill, err, tt.want)
 			}
 			d.Done(w.now, breaker.Success)
-			again, err := w.picker.Direct(w.now, tt.want, "", req) // as the forwarder is told
+			again, err := w.p.Direct(w.now, tt.want, "", req) // as the forwarder is told
 			if err != nil || again.Worker.ID != tt.want {
 				t.Fatalf("named: %v, error %v", again.Worker, err)
 			}
