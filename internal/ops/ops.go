@@ -30,13 +30,17 @@ type Deps struct {
 	Store    *fleet.Store
 	Picker   *picker.Picker
 	Ready    func() error // nil when the program may take requests
+
+	// CacheBlocks returns how many blocks a target is known to hold, by its key;
+	// false when picks heed no events.
+	CacheBlocks func(key string) (int, bool)
 }
 
 // maxDryRun bounds the body of POST /debug/pick.
 const maxDryRun = 1 << 20
 
 // Handler returns the endpoints: GET /metrics, /health, /ready,
-// /config/effective, /debug/picks, and POST /debug/pick for a dry run.
+// /config/effective, /debug/picks, /v1/admin/cache-view/ID, and POST /debug/pick for a dry run.
 func Handler(d Deps) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
@@ -50,6 +54,7 @@ func Handler(d Deps) http.Handler {
 		}
 		writeJSON(w, http.StatusOK, map[string]any{"status": "ready"})
 	})
+	mux.HandleFunc("GET "+CacheViewPath+"{worker...}", cacheView(d.Store, d.CacheBlocks))
 	mux.Handle("/config/", guard(d.Config.AdminToken, admin(d)))
 	mux.Handle("/debug/", guard(d.Config.AdminToken, admin(d)))
 	return mux
