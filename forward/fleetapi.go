@@ -18,7 +18,7 @@ const modelsPath = "/v1/models"
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetWriteDeadline(time.Time{}) // of the former request on this connection
-	if h := s.deps.Routes[r.URL.Path]; h != nil {
+	if h := s.route(r.URL.Path); h != nil {
 		h.ServeHTTP(w, r)
 		return
 	}
@@ -29,6 +29,32 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	s.forward(w, r, rc)
+}
+
+// route returns which of Deps.Routes answers path; nil for none.
+func (s *Server) route(path string) http.Handler {
+	if h := s.deps.Routes[path]; h != nil {
+		return h
+	}
+	for _, prefix := range s.prefixes {
+		if strings.HasPrefix(path, prefix) {
+			return s.deps.Routes[prefix]
+		}
+	}
+	return nil
+}
+
+// prefixesOf returns the paths of routes that stand for all below them too, the
+// longer before the shorter of two.
+func prefixesOf(routes map[string]http.Handler) []string {
+	var out []string
+	for path := range routes {
+		if strings.HasSuffix(path, "/") {
+			out = append(out, path)
+		}
+	}
+	slices.SortFunc(out, func(a, b string) int { return strings.Compare(b, a) })
+	return out
 }
 
 // local returns what answers a GET of path without a worker; nil for nothing.

@@ -118,13 +118,22 @@ func TestReadyTellsWhyItIsNot(t *testing.T) {
 }
 
 func TestRoutesAreAnsweredHere(t *testing.T) {
+	below := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	w := newWorld(t, []script{good}, func(_ *forward.Config, d *forward.Deps) {
 		d.Routes = map[string]http.Handler{"/metrics": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "ours")
-		})}
+		}), "/admin/": below, "/admin/deeper/": http.NotFoundHandler()}
 	})
 	if got := w.get("/metrics"); got.body != "ours" {
 		t.Errorf("body %q", got.body)
+	}
+	for path, want := range map[string]int{
+		"/admin/10.0.0.1:8000": 418, "/admin/[fd00::1]:8000": 418, "/admin/%5Bfd00::1%5D:8000?dp_rank=1": 418, "/admin/": 418,
+		"/admin/deeper/x": 404, "/admin": 200, "/metrics/x": 200, // the worker's
+	} {
+		if got := w.get(path); got.status != want {
+			t.Errorf("%s: %d, want %d", path, got.status, want)
+		}
 	}
 }
 

@@ -42,7 +42,7 @@ type Deps struct {
 	Ready func() error
 
 	// Routes are answered here instead of by a worker: exact paths, such as
-	// /metrics or /debug/picks. Optional.
+	// /metrics or /debug/picks, and with a slash at the end all below. Optional.
 	Routes map[string]http.Handler
 
 	Log *slog.Logger // required
@@ -71,6 +71,7 @@ type Server struct {
 	deps     Deps
 	metrics  *metrics
 	bufs     buffers
+	prefixes []string          // of Deps.Routes
 	bodies   *admission.Budget // memory of the bodies held
 	prepared sync.Pool         // of *scored
 	draining atomic.Bool
@@ -83,7 +84,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("forward: %w", err)
 	}
 	bodies := admission.NewBudget(cfg.MaxBuffered)
-	return &Server{cfg: cfg, deps: deps, metrics: newMetrics(bodies), bodies: bodies}, nil
+	return &Server{cfg: cfg, deps: deps, metrics: newMetrics(bodies), prefixes: prefixesOf(deps.Routes), bodies: bodies}, nil
 }
 
 // Handler returns the server's HTTP handler.

@@ -155,6 +155,17 @@ func (x *Index) BlockSize(in Instance) int {
 	return 0
 }
 
+// Held returns how many blocks the events of the target with the given key say
+// that it holds; 0 for a target that is not kept.
+func (x *Index) Held(key string) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if t := x.byKey[key]; t != nil {
+		return int(t.blocks.Load())
+	}
+	return 0
+}
+
 // Mode returns how much is known of a target at now: [Exact] while its feed is
 // connected, has delivered, has no open gap and tells of what first tokens prove
 // (Config.SilentAfter); else [Predicted] while something is predicted of it, or

@@ -21,6 +21,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	}
 	operator := ops.Handler(ops.Deps{
 		Config: cfg, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
+		CacheBlocks: core.CacheBlocks,
 	})
 	door, err := forward.New(cfg.Forward, forward.Deps{
 		Picker:     core.Picker,
@@ -67,7 +68,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 // /metrics there too. The guard of [ops.Handler] holds here as well.
 func routes(operator http.Handler) map[string]http.Handler {
 	out := map[string]http.Handler{}
-	for _, path := range []string{"/metrics", "/config/effective", "/debug/picks", "/debug/pick"} {
+	for _, path := range []string{"/metrics", "/config/effective", "/debug/picks", "/debug/pick", ops.CacheViewPath} {
 		out[path] = operator
 	}
 	return out
