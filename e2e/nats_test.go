@@ -329,14 +329,14 @@ func TestAWorkerAtItsPendingCapIsPassedOver(t *testing.T) {
 	first, second := s.Workers[0], s.Workers[1]
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	var open []*http.Response
+	var open []io.Reader
 	for i, want := range []*stack.Worker{first, first, second, second} {
 		resp := ask(ctx, t, first, id(t, fmt.Sprint(i)))
 		defer resp.Body.Close()
 		if got := resp.Header.Get(traffic.WorkerHeader); resp.StatusCode != http.StatusOK || got != want.ID {
 			t.Errorf("request %d: %s from %q, want %s", i, resp.Status, got, want.ID)
 		}
-		open = append(open, resp)
+		open = append(open, resp.Body)
 	}
 	resp := ask(ctx, t, first, id(t, "4"))
 	defer resp.Body.Close()
@@ -349,8 +349,8 @@ func TestAWorkerAtItsPendingCapIsPassedOver(t *testing.T) {
 		t.Errorf("a refused request has run: %+v", list)
 	}
 	stop()
-	for _, resp := range open {
-		_, _ = io.Copy(io.Discard, resp.Body)
+	for _, body := range open {
+		_, _ = io.Copy(io.Discard, body)
 	}
 	eventually(t, "room again", func(context.Context) error {
 		if a := chat(t, s, id(t, "5"), "hello", nil); a.status != http.StatusOK { //nolint:contextcheck // bounded by the test

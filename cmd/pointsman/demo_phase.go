@@ -72,11 +72,9 @@ func (d *demonstration) inspect(ctx context.Context, s *stack.Stack, o *outcome)
 		return err
 	}
 	if d.cfg.fleet == natsFleet {
-		n, err := overBroker(ctx, s)
-		if err != nil {
+		if o.carried, err = overBroker(ctx, s); err != nil {
 			return err
 		}
-		o.carried = &n
 	}
 	if d.cfg.fleet != pdFleet {
 		return nil
@@ -91,16 +89,16 @@ func (d *demonstration) inspect(ctx context.Context, s *stack.Stack, o *outcome)
 }
 
 // overBroker returns how many requests the forwarders sent through the broker.
-func overBroker(ctx context.Context, s *stack.Stack) (float64, error) {
+func overBroker(ctx context.Context, s *stack.Stack) (*float64, error) {
 	n := 0.0
 	for _, w := range s.Workers {
 		m, err := s.Metrics(ctx, w.ForwarderAdmin)
 		if err != nil {
-			return 0, fmt.Errorf("demo: %w", err)
+			return nil, fmt.Errorf("demo: %w", err)
 		}
 		n += m.Sum("pointsman_nats_requests_total", map[string]string{"outcome": "answered"})
 	}
-	return n, nil
+	return &n, nil
 }
 
 // drive sends the plan, shows what happens, and kills an engine where the phase
