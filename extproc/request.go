@@ -184,7 +184,7 @@ func (x *exchange) pickFor(ctx context.Context, body []byte) error {
 	if x.api == prompt.Other {
 		// The model is preferred where it is served: a path we don't know may name
 		// models its own way.
-		r.AnyModel, r.AnyRole, r.ByLoad, r.NoPair, r.Reason = true, true, true, true, prompt.ReasonOtherPath
+		r.AnyModel, r.ByLoad, r.NoPair, r.Reason = true, true, true, prompt.ReasonOtherPath
 		return x.pick()
 	}
 	x.sizes = x.s.deps.Picker.BlockSizes(r.Model, x.sizes[:0])
@@ -202,7 +202,7 @@ func (x *exchange) pickFor(ctx context.Context, body []byte) error {
 func (x *exchange) pickUnseen() error {
 	x.request()
 	x.req.AnyModel, x.req.ByLoad, x.req.NoPair, x.req.Reason = true, true, true, prompt.ReasonOtherPath
-	x.req.AnyRole = x.api == prompt.Other || string(x.method) != http.MethodPost
+	x.req.AnyRole = string(x.method) != http.MethodPost // a POST may be a generation, and half a pair does none
 	return x.pick()
 }
 

@@ -3,6 +3,7 @@ package forward
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"pointsman/picker"
@@ -20,7 +21,8 @@ func (x *exchange) describePick() {
 	x.pick = picker.Request{ID: x.id, Model: x.scan.Model, AnyModel: x.scan.Model == "", ByLoad: true}
 	x.pick.NoPair = len(x.s.deps.Connectors) == 0
 	if x.kind == prompt.Other {
-		x.pick.NoPair, x.pick.AnyRole = true, true
+		x.pick.NoPair = true
+		x.pick.AnyRole = x.r.Method != http.MethodPost // a POST may be a generation, and half a pair does none
 		x.pick.Reason = prompt.ReasonOtherPath
 		return
 	}
