@@ -19,9 +19,10 @@ import (
 
 // Ends of a prefill leg that are not knobs.
 const (
-	maxHandoff   = 8 << 20     // bytes of a prefill answer that a decode leg is made from
-	prefillGrace = time.Second // for a prefill leg whose decode leg is complete: so that its connection can be kept
-	decodeDials  = 2           // workers that a finished prefill leg's KV cache is offered to (failover 2B)
+	maxHandoff   = 8 << 20                // bytes of a prefill answer that a decode leg is made from
+	prefillGrace = time.Second            // for a prefill leg whose decode leg is complete: so that its connection can be kept
+	hearing      = 100 * time.Millisecond // for news of the prefill leg when the decode worker answers 500
+	decodeDials  = 2                      // workers that a finished prefill leg's KV cache is offered to (failover 2B)
 )
 
 // legs is one attempt at a request with a pair of workers.
@@ -111,6 +112,7 @@ func (l *legs) concurrent() error {
 	x := l.a.x
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.a.ctx))
 	ended := make(chan struct{})
+	var failed error // why the prefill leg failed; to be read once it has ended
 	x.s.legs.Go(func() {
 		defer close(ended)
 		defer cancel(nil)
@@ -119,15 +121,19 @@ func (l *legs) concurrent() error {
 			late := time.AfterFunc(limit, func() { l.fail(&legError{errPrefillTimeout}) })
 			defer late.Stop()
 		}
-		if _, failed := l.runPrefill(ctx, pre); failed != nil {
+		if _, failed = l.runPrefill(ctx, pre); failed != nil {
 			l.fail(&legError{failed})
 		}
 	})
 	unbound := context.AfterFunc(l.a.ctx, func() { cancel(context.Cause(l.a.ctx)) })
 	err = l.decode(dec)
 	if err != nil {
+		first := l.hear(err, ended)
 		cancel(context.Canceled)
 		<-ended // no leg of a failed attempt is left when the next one begins
+		if first && failed != nil {
+			return &legError{failed}
+		}
 		return err
 	}
 	if unbound() {
@@ -135,6 +141,25 @@ func (l *legs) concurrent() error {
 		context.AfterFunc(ctx, func() { timer.Stop() })
 	}
 	return nil
+}
+
+// hear reports whether the prefill leg has ended by itself when the decode leg
+// fails with err. A decode worker that lost its partner in the middle may say so
+// before the partner's own connection does.
+func (l *legs) hear(err error, ended <-chan struct{}) bool {
+	var ans *answer
+	if !errors.As(err, &ans) || ans.status < http.StatusInternalServerError {
+		return false
+	}
+	moment := time.NewTimer(hearing)
+	defer moment.Stop()
+	select {
+	case <-ended:
+		return true
+	case <-moment.C:
+	case <-l.a.x.ctx.Done():
+	}
+	return false
 }
 
 // serial runs the prefill leg, then the decode leg with what it handed over.

@@ -51,7 +51,7 @@ func (x *exchange) mayRepeatPair(err error) bool {
 	case isAnswer:
 		return x.s.cfg.RetrySafety == BeforeFirstToken && ans.status >= 500 && ans.status != http.StatusNotImplemented
 	}
-	return isBroken && broken.Stage <= StageWrite
+	return isBroken && (broken.Stage <= StageWrite || x.s.cfg.RetrySafety == BeforeFirstToken && x.repeatable())
 }
 
 // failed notes the workers that err, of the attempt with d, speaks against.

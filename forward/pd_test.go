@@ -318,11 +318,12 @@ func TestPrefillErrorsOfSerialPairs(t *testing.T) {
 	}
 }
 
-// TestP23ARoomIsNeverUsedTwice: a decode leg whose connection died after it was
-// sent may run still; nothing is sent into its room again, and by default it is
-// not repeated at all.
+// TestP22P23ADispatchedDecodeLegIsNotRepeated: a decode leg whose connection died
+// after it was sent may run still, so where nothing may run twice it is not
+// repeated.
 func TestP22P23ADispatchedDecodeLegIsNotRepeated(t *testing.T) {
-	w := newPairWorld(t, "vllm-mooncake", []script{good, good}, []script{rawReset("", nil), rawReset("", nil)})
+	w := newPairWorld(t, "vllm-mooncake", []script{good, good}, []script{rawReset("", nil), rawReset("", nil)},
+		change(func(c *forward.Config) { c.RetrySafety = forward.PreDispatch }))
 	got := w.do(call{body: streamBody})
 	if got.status != 502 || got.header.Get("X-Should-Retry") != "false" {
 		t.Errorf("%d %s", got.status, got.body)
@@ -331,6 +332,36 @@ func TestP22P23ADispatchedDecodeLegIsNotRepeated(t *testing.T) {
 		t.Errorf("decode legs %v", n)
 	}
 	w.settled(1)
+}
+
+// TestP23ABrokenDecodeLegMovesToAnotherPairAndRoom: before the first byte another
+// pair is tried, and nothing is ever sent into a room again.
+func TestP23ABrokenDecodeLegMovesToAnotherPairAndRoom(t *testing.T) {
+	w := newPairWorld(t, "vllm-mooncake", []script{good, good}, []script{rawReset("", nil), good})
+	seen := map[string]bool{}
+	for range 8 {
+		if got := w.do(call{body: streamBody}); got.status != 200 || got.body != goodBody {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+	}
+	broken, whole := w.decode[0].got(), w.decode[1].got()
+	if len(broken) == 0 || len(whole) != 8 {
+		t.Fatalf("%d legs broke, %d were served; want some and 8", len(broken), len(whole))
+	}
+	for _, r := range append(broken, whole...) {
+		var leg struct {
+			Params struct {
+				TransferID string `json:"transfer_id"`
+			} `json:"kv_transfer_params"`
+		}
+		fatal(t, json.Unmarshal(r.body, &leg))
+		if id := leg.Params.TransferID; id == "" || seen[id] {
+			t.Errorf("room %q was used twice", id)
+		} else {
+			seen[id] = true
+		}
+	}
+	w.settled(8)
 }
 
 // A finished prefill leg is not thrown away because one decode worker is down.

@@ -26,7 +26,7 @@ func TestFlagsFillTheConfig(t *testing.T) {
 		--event-delay-ms 50 --discovery-backend etcd --etcd-endpoint e:1 --etcd-prefix /p/ --etcd-lease-ttl-s 6
 		--advertise-host 10.0.0.1 --request-transport nats --nats-server nats://b:1 --nats-req-idle-timeout 5 --nats-req-max-duration 60
 		--nats-req-max-pending 2 --nats-number-frames --nats-deaf --forwarder-endpoint 10.0.0.1:8000 --drain-timeout 1.5
-		--receipts-limit 5 --fault no_done --log-level debug`), io.Discard)
+		--pd-protocol sglang-bootstrap --pd-port 8998 --pd-partner-timeout 3 --dp-size 4 --receipts-limit 5 --fault no_done --log-level debug`), io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +41,7 @@ func TestFlagsFillTheConfig(t *testing.T) {
 		KV:           simengine.KVEventsConfig{Port: 5557, ReplayPort: 5558, Buffer: 10, Loss: 0.05, Delay: 50 * time.Millisecond},
 		Etcd:         simengine.EtcdConfig{Endpoint: "e:1", Prefix: "/p/", TTL: 6 * time.Second},
 		NATS:         simengine.NATSConfig{Server: "nats://b:1", MaxPending: 2, IdleTimeout: 5 * time.Second, MaxDuration: time.Minute, Number: true, Deaf: true},
+		PD:           simengine.PDConfig{Protocol: "sglang-bootstrap", Port: 8998, Partner: 3 * time.Second, Ranks: 4},
 		OutputTokens: 9, ReceiptsLimit: 5, Seed: 7, Fault: simengine.Fault{Mode: "no_done"},
 		ForwarderEndpoint: "10.0.0.1:8000", DrainTimeout: 1500 * time.Millisecond,
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -26,7 +27,7 @@ type names struct {
 	discovery, engine, role, transport, level, fault string
 	events, bucket                                   string
 	decodeMS, delayMS, drainS, ttlS                  float64
-	natsIdleS, natsMaxS                              float64
+	natsIdleS, natsMaxS, partnerS                    float64
 }
 
 // parse reads the command line. It returns pflag.ErrHelp after printing help.
@@ -58,6 +59,10 @@ func bind(fs *pflag.FlagSet, c *simengine.Config, n *names) {
 	fs.StringSliceVar(&c.LoRA, "lora", nil, "adapters served under their own names")
 	fs.StringVar(&n.engine, "engine", string(c.Engine), "vllm, sglang or atom: decides the KV event encoding")
 	fs.StringVar(&n.role, "disaggregation-mode", c.Role.String(), "mixed, prefill or decode")
+	fs.StringVar(&c.PD.Protocol, "pd-protocol", "", "how a prefill and a decode engine meet: "+strings.Join(simengine.Protocols(), ", ")+"; empty checks no leg")
+	fs.IntVar(&c.PD.Port, "pd-port", 0, "port at which decode engines ask for KV caches; 0 picks a free one")
+	fs.Float64Var(&n.partnerS, "pd-partner-timeout", c.PD.Partner.Seconds(), "seconds that a leg waits for the other one")
+	fs.IntVar(&c.PD.Ranks, "dp-size", 0, "registered data-parallel size of an engine with --pd-protocol; 0 for none")
 	fs.StringVar(&c.APIKey, "api-key", "", "bearer token demanded under /v1")
 	fs.IntVar(&c.MaxModelLen, "max-model-len", c.MaxModelLen, "tokens of prompt plus output")
 	fs.BoolVar(&c.BOS, "bos", c.BOS, "the tokenizer adds a begin-of-text token to plain prompts")
@@ -140,6 +145,7 @@ func (n *names) apply(o *options) error {
 	}
 	c.Time.DecodeStep = scaled(n.decodeMS, time.Millisecond)
 	c.KV.Delay = scaled(n.delayMS, time.Millisecond)
+	c.PD.Partner = scaled(n.partnerS, time.Second)
 	c.Etcd.TTL = scaled(n.ttlS, time.Second)
 	c.DrainTimeout = scaled(n.drainS, time.Second)
 	c.Fault.Mode = n.fault

@@ -255,7 +255,7 @@ func (e *Engine) receive(ctx context.Context, l *pdLeg, j *job, rc *entry) *apiE
 	tr := &http.Transport{DisableKeepAlives: true}
 	resp, err := tr.RoundTrip(req)
 	if err != nil {
-		return badRequest("", "the prefill engine cannot be asked for room %s: %v", l.room, err)
+		return brokenTransfer("the prefill engine cannot be asked for room %s: %v", l.room, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	var got struct {
@@ -265,7 +265,7 @@ func (e *Engine) receive(ctx context.Context, l *pdLeg, j *job, rc *entry) *apiE
 		} `json:"error"`
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&got); err != nil {
-		return badRequest("", "the prefill engine's answer: %v", err)
+		return brokenTransfer("the prefill engine's answer: %v", err)
 	}
 	switch {
 	case resp.StatusCode != http.StatusOK:
@@ -278,6 +278,11 @@ func (e *Engine) receive(ctx context.Context, l *pdLeg, j *job, rc *entry) *apiE
 	}
 	rc.update(func(r *Receipt) { r.Partner = got.Worker })
 	return nil
+}
+
+// brokenTransfer is a KV cache that did not arrive, as SGLang and vLLM answer it.
+func brokenTransfer(format string, args ...any) *apiError {
+	return &apiError{status: http.StatusInternalServerError, kind: "InternalServerError", message: fmt.Sprintf(format, args...)}
 }
 
 // rankOf returns the rank that a request runs on, -1 for none: its own, or the
