@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -123,9 +124,13 @@ func TestTheDecodeEngineGetsTheKVCache(t *testing.T) {
 func TestTheRankOfAPrefillLegIsChecked(t *testing.T) {
 	ranks := func(c *Config) { c.PD.Ranks = 4 }
 	p, d := half(t, fleet.Prefill, vllmMooncake, ranks), half(t, fleet.Decode, vllmMooncake, nil)
+	var legs sync.WaitGroup
+	defer legs.Wait()
 	for rank, want := range map[string]int{"2": 200, "3": 400} {
 		id := "xfer-0000000000000000123456781234567" + rank
-		go ask(t, p, strings.Replace(mooncakeProduce, "xfer-00000000000000001234567812345678", id, 1), "X-Data-Parallel-Rank", "2")
+		legs.Go(func() {
+			ask(t, p, strings.Replace(mooncakeProduce, "xfer-00000000000000001234567812345678", id, 1), "X-Data-Parallel-Rank", "2")
+		})
 		fields := fmt.Sprintf(`,"kv_transfer_params":{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"%s","remote_bootstrap_addr":"http://127.0.0.1:%d","remote_engine_id":"%s_dp%s"}`,
 			id, p.SidePort(), p.side.engineID, rank)
 		if resp, body := ask(t, d, fields); resp.StatusCode != want {

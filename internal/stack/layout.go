@@ -69,6 +69,9 @@ func (s *Stack) newEPP(i int) *EPP {
 		filepath.Join(s.cfg.Bin, "epp"),
 		"--host", host, "--grpc-port", grpcPort, "--grpc-health-port", healthPort, "--metrics-port", metricsPort,
 		"--destination-port", forwardPort, "--secure-serving=false",
+		// A whole fleet shares this machine's cores: a worker may be slow to answer,
+		// and a prompt that is approximated once does not match exact blocks.
+		"--tokenize-timeout-ms", "2000",
 		"--discovery-backend", "etcd", "--etcd-endpoint", s.Etcd.Endpoint,
 		"--log-level", "debug",
 	}
