@@ -107,3 +107,28 @@ func TestKubernetesNeedsASelector(t *testing.T) {
 		t.Errorf("error = %v, want it to ask for the selector", err)
 	}
 }
+
+// TestN16BothVariablesNameTheBroker: Infera documents NATS_URL and does not read
+// it.
+func TestN16BothVariablesNameTheBroker(t *testing.T) {
+	tests := []struct{ flag, server, url, want string }{
+		{"", "", "", "nats://127.0.0.1:4222"},
+		{"", "", "nats://u:1", "nats://u:1"},
+		{"", "nats://s:1", "nats://u:1", "nats://s:1"},
+		{"nats://f:1", "nats://s:1", "nats://u:1", "nats://f:1"},
+	}
+	for _, tt := range tests {
+		args := []string{"--discovery-backend", "etcd", "--etcd-endpoint", "127.0.0.1"}
+		if tt.flag != "" {
+			args = append(args, "--nats-server", tt.flag)
+		}
+		env := map[string]string{"NATS_SERVER": tt.server, "NATS_URL": tt.url}
+		c, err := config.Parse(config.Forwarder, args, func(name string) (string, bool) { v, ok := env[name]; return v, ok }, &bytes.Buffer{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.NATS.Server != tt.want {
+			t.Errorf("flag %q, environment %v: %q, want %q", tt.flag, env, c.NATS.Server, tt.want)
+		}
+	}
+}

@@ -18,7 +18,7 @@ const DefaultServer = "nats://127.0.0.1:4222"
 type Config struct {
 	// Server holds one or more URLs, comma separated: nats://, tls://, ws:// or
 	// wss://, with user and password or a token in them if need be. Default
-	// [DefaultServer]; see [ServerURL] for the environment.
+	// [DefaultServer].
 	Server string
 
 	IdleTimeout time.Duration // longest wait for a worker's next frame; 0 for ever; default 900 s (--nats-req-idle-timeout)
@@ -59,21 +59,6 @@ func DefaultConfig() Config {
 		MaxReply:      64 << 20,
 		ProbeInterval: 2 * time.Second,
 	}
-}
-
-// ServerURL returns the broker's address by Infera's order: the flag if it was
-// given, then NATS_SERVER, then NATS_URL, which Infera documents and does not
-// read (N16), then [DefaultServer]. lookup is os.LookupEnv.
-func ServerURL(flag string, lookup func(string) (string, bool)) string {
-	if flag != "" {
-		return flag
-	}
-	for _, name := range []string{"NATS_SERVER", "NATS_URL"} {
-		if v, _ := lookup(name); v != "" {
-			return v
-		}
-	}
-	return DefaultServer
 }
 
 // Validate reports all faults of c. It opens no file.

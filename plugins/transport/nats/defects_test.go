@@ -519,23 +519,6 @@ func TestN14ALargeAnswerPassesInPieces(t *testing.T) {
 	})
 }
 
-func TestN16BothVariablesNameTheBroker(t *testing.T) {
-	for _, tc := range []struct {
-		flag, server, url, want string
-	}{
-		{"", "", "", DefaultServer},
-		{"", "", "nats://u:1", "nats://u:1"},
-		{"", "nats://s:1", "nats://u:1", "nats://s:1"},
-		{"nats://f:1", "nats://s:1", "nats://u:1", "nats://f:1"},
-	} {
-		env := map[string]string{"NATS_SERVER": tc.server, "NATS_URL": tc.url}
-		got := ServerURL(tc.flag, func(k string) (string, bool) { v, ok := env[k]; return v, ok })
-		if got != tc.want {
-			t.Errorf("flag %q, environment %v: %q, want %q", tc.flag, env, got, tc.want)
-		}
-	}
-}
-
 func TestN17AWorkerThatLeavesIsNotAtFault(t *testing.T) {
 	broker := testfleet.StartNATS(t, nil)
 	w := script(t, broker)
