@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -115,7 +116,7 @@ func (t typed) Set(text string) error {
 		if err != nil {
 			return err
 		}
-		text = fmt.Sprint(!b)
+		text = strconv.FormatBool(!b)
 	}
 	t.into[t.name] = text
 	return nil

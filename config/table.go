@@ -28,7 +28,7 @@ func (c *Config) rows() []setting {
 
 // noEnv marks settings without a variable: a Service named "infera" would make
 // Kubernetes inject INFERA_PORT and INFERA_SERVICE_HOST into every Pod.
-var noEnv = []string{}
+var noEnv = []string{} //nolint:gochecknoglobals // an immutable table
 
 func (c *Config) listening() []setting {
 	return []setting{

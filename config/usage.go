@@ -7,7 +7,7 @@ import (
 )
 
 // groups is the order of the help text and of docs/flags.md.
-var groups = []string{
+var groups = []string{ //nolint:gochecknoglobals // an immutable table
 	"Listening", "Fleet", "Picking", "Prompts", "KV events", "Requests", "Breaker", "NATS", "Operating",
 }
 

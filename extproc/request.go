@@ -92,11 +92,11 @@ func (x *exchange) requestBody(ctx context.Context, m *message) error {
 		if len(m.body) > x.s.cfg.MaxBody-x.body.size {
 			return tooLarge(x.s.cfg.MaxBody)
 		}
-		if n := int64(len(m.body)); x.s.bodies.Take(n) {
-			x.buffered += n
-		} else {
+		n := int64(len(m.body))
+		if !x.s.bodies.Take(n) {
 			return busy()
 		}
+		x.buffered += n
 		x.body.add(m)
 		if x.open {
 			return x.answerBuffered(ctx, m.eos)

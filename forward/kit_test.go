@@ -395,11 +395,12 @@ func rawReset(text string, goOn <-chan struct{}) script {
 }
 
 func jsonReply(status int, body string, headers ...string) string {
-	h := "HTTP/1.1 " + strconv.Itoa(status) + " X\r\nContent-Type: application/json\r\n"
+	var h strings.Builder
+	h.WriteString("HTTP/1.1 " + strconv.Itoa(status) + " X\r\nContent-Type: application/json\r\n")
 	for _, line := range headers {
-		h += line + "\r\n"
+		h.WriteString(line + "\r\n")
 	}
-	return h + "Content-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body
+	return h.String() + "Content-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body
 }
 
 const sseHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -410,11 +411,12 @@ func chunk(data string) string {
 
 // sse is a whole stream, each part in a chunk of its own.
 func sse(parts ...string) string {
-	out := sseHead
+	var out strings.Builder
+	out.WriteString(sseHead)
 	for _, p := range parts {
-		out += chunk(p)
+		out.WriteString(chunk(p))
 	}
-	return out + "0\r\n\r\n"
+	return out.String() + "0\r\n\r\n"
 }
 
 // sseOpen is a stream that has not ended.

@@ -26,7 +26,7 @@ func TestAClientThatSendsAllBeforeItReadsStillGetsThe413(t *testing.T) {
 			nc, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
 			fatal(t, err)
 			defer nc.Close()
-			if _, err := io.WriteString(nc, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"+tt.head+"\r\n\r\n"+tt.body); err != nil {
+			if _, err = io.WriteString(nc, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"+tt.head+"\r\n\r\n"+tt.body); err != nil {
 				t.Fatalf("the body was not taken: %v", err)
 			}
 			resp, err := http.ReadResponse(bufio.NewReader(nc), nil)

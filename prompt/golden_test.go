@@ -65,7 +65,7 @@ func TestGoldenBodies(t *testing.T) {
 			name := strings.TrimSuffix(file, ".json")
 			got := summary(t, kinds[strings.TrimPrefix(filepath.Ext(name), ".")], body)
 			if *update {
-				if err := os.WriteFile(name+".golden", []byte(got), 0o644); err != nil {
+				if err = os.WriteFile(name+".golden", []byte(got), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -3,6 +3,7 @@ package prompt
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/zeebo/xxh3"
@@ -110,11 +111,12 @@ func TestMultimodalContentAndImageKeys(t *testing.T) {
 }
 
 func TestImageKeysAreBounded(t *testing.T) {
-	body := `{"model":"m","images":[""`
+	var body strings.Builder
+	body.WriteString(`{"model":"m","images":[""`)
 	for i := range 1000 {
-		body += fmt.Sprintf(`,"u%d"`, i)
+		fmt.Fprintf(&body, `,"u%d"`, i)
 	}
-	if r := mustScan(t, Chat, body+`]}`); len(r.Images) != MaxImages {
+	if r := mustScan(t, Chat, body.String()+`]}`); len(r.Images) != MaxImages {
 		t.Errorf("%d keys", len(r.Images))
 	}
 }

@@ -203,14 +203,14 @@ func TestDifferentPromptsDiffer(t *testing.T) {
 func TestAGrowingConversationSharesAllFullBlocksOfItsTurns(t *testing.T) {
 	for _, kind := range []Kind{Chat, Messages} {
 		head := `{"model":"m","stream":true,"system":"` + strings.Repeat("s", 100) + `","tools":[{"name":"f"}],"messages":[`
-		var body string
+		var body strings.Builder
 		var last Prepared
 		for turn := range 30 {
 			if turn > 0 {
-				body += ","
+				body.WriteString(",")
 			}
-			body += fmt.Sprintf(`{"role":"user","content":"turn %d %s"},{"role":"assistant","content":null,"tool_calls":[{"n":%d}]}`, turn, strings.Repeat("wörd\\n", turn*7), turn)
-			now := prepare(t, nil, kind, head+body+`]}`)
+			fmt.Fprintf(&body, `{"role":"user","content":"turn %d %s"},{"role":"assistant","content":null,"tool_calls":[{"n":%d}]}`, turn, strings.Repeat("wörd\\n", turn*7), turn)
+			now := prepare(t, nil, kind, head+body.String()+`]}`)
 			if turn > 0 && (!samePrefix(last.Blocks, now.Blocks) || now.Tokens <= last.Tokens) {
 				t.Fatalf("%v: turn %d does not extend turn %d", kind, turn, turn-1)
 			}

@@ -23,7 +23,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if err != nil {
 		return err
 	}
-	if err := door.Register(core.Registry); err != nil {
+	if err = door.Register(core.Registry); err != nil {
 		return err
 	}
 	ports, err := run.Listen(ctx, cfg.Host, cfg.GRPCPort, cfg.GRPCHealthPort, cfg.MetricsPort)
@@ -34,7 +34,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	core.Start(parts)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	defer context.AfterFunc(parts.Context(), stop)()
+	defer context.AfterFunc(parts.Context(), stop)() //nolint:contextcheck // a part that fails ends the door
 	parts.Go("ext-proc", func(context.Context) error {
 		defer parts.Stop()
 		return door.Serve(ctx, ports[0], ports[1])

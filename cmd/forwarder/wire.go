@@ -36,7 +36,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if err != nil {
 		return err
 	}
-	if err := door.Register(core.Registry); err != nil {
+	if err = door.Register(core.Registry); err != nil {
 		return err
 	}
 	ports, err := run.Listen(ctx, cfg.Host, cfg.Port, cfg.MetricsPort)
@@ -53,7 +53,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	defer context.AfterFunc(parts.Context(), stop)()
+	defer context.AfterFunc(parts.Context(), stop)() //nolint:contextcheck // a part that fails ends the door
 	parts.Go("forward", func(context.Context) error {
 		defer parts.Stop()
 		return door.Serve(ctx, ports[0])

@@ -63,7 +63,7 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 		log.LogAttrs(context.Background(), slog.LevelWarn, "setting without effect", slog.String("detail", text))
 	}
 	settings := cfg.Breaker
-	settings.Seed = rand.Uint64() // routers of one fleet must not probe in step
+	settings.Seed = rand.Uint64() //nolint:gosec // routers of one fleet must not probe in step; no secret
 	breakers := breaker.NewSet(settings)
 	breakers.SetLogger(log)
 	var err error

@@ -40,7 +40,7 @@ func program(ctx context.Context, prog config.Program, args []string, serve func
 	for _, text := range cfg.Misspelt(os.Environ()) {
 		log.LogAttrs(ctx, slog.LevelWarn, "unknown variable", slog.String("detail", text))
 	}
-	core, err := New(cfg, log)
+	core, err := New(cfg, log) //nolint:contextcheck // it makes parts and starts none
 	if err != nil {
 		return err
 	}

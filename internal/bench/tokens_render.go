@@ -50,6 +50,8 @@ func renderMicros(dir string) (float64, error) {
 	return Round(Median(rounds), 1), nil
 }
 
+const letters = "abcdefghijklmnopqrstuvwxyz"
+
 // longChat is a conversation of n messages of about size bytes, with the quotes
 // and line ends of real text.
 func longChat(n, size int) []map[string]string {
@@ -59,7 +61,7 @@ func longChat(n, size int) []map[string]string {
 		var b strings.Builder
 		for b.Len() < size {
 			for range 2 + r.IntN(9) {
-				b.WriteByte(byte('a' + r.IntN(26)))
+				b.WriteByte(letters[r.IntN(len(letters))])
 			}
 			b.WriteString([]string{" ", " ", " ", ", ", "\n", " \"x\" "}[r.IntN(6)])
 		}

@@ -142,7 +142,7 @@ func TestADryRunPicksAndReservesNothing(t *testing.T) {
 			t.Errorf("%s: %s", body, text)
 		}
 	}
-	for _, body := range []string{`{"Modle":"m"}`, `[`, `{"Tokens":"x"}`, strings.Repeat(" ", 2<<20)} {
+	for _, body := range []string{`{"Mdel":"m"}`, `[`, `{"Tokens":"x"}`, strings.Repeat(" ", 2<<20)} {
 		if status, text := ask(t, d, here, http.MethodPost, "/debug/pick", body); status != 400 || !strings.Contains(text, "try {") {
 			t.Errorf("%.20q: status %d, %.200s", body, status, text)
 		}

@@ -481,20 +481,20 @@ func TestMessagesAPI(t *testing.T) {
 		t.Errorf("message %+v", whole)
 	}
 	var names []string
-	var text string
+	var text strings.Builder
 	for block := range strings.SplitSeq(strings.TrimSpace(post(t, e.URL()+"/v1/messages", "{"+body+`,"stream":true}`)), "\n\n") {
 		head, data, _ := strings.Cut(block, "\n")
 		name := strings.TrimPrefix(head, "event: ")
 		if len(names) == 0 || names[len(names)-1] != name {
 			names = append(names, name)
 		}
-		text += decode[struct {
+		text.WriteString(decode[struct {
 			Delta struct{ Text string }
-		}](t, strings.TrimPrefix(data, "data: ")).Delta.Text
+		}](t, strings.TrimPrefix(data, "data: ")).Delta.Text)
 	}
 	want := []string{"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"}
-	if !slices.Equal(names, want) || text != whole.Content[0].Text {
-		t.Errorf("events %v with text %q, want %v with %q", names, text, want, whole.Content[0].Text)
+	if !slices.Equal(names, want) || text.String() != whole.Content[0].Text {
+		t.Errorf("events %v with text %q, want %v with %q", names, text.String(), want, whole.Content[0].Text)
 	}
 }
 

@@ -95,13 +95,13 @@ func TestAnswersAreFramedAsInferasWorkerDoes(t *testing.T) {
 			t.Errorf("max pending %d: unary end: %+v", maxPending, done)
 		}
 		a.ask(natsEnvelope("true", "null", "false"), false)
-		var body string
+		var body strings.Builder
 		r := a.next()
 		for ; r.Kind == wire.ReplyData; r = a.next() {
-			body += string(r.Data)
+			body.WriteString(string(r.Data))
 		}
-		if r.Kind != wire.ReplyDone || !strings.HasPrefix(body, "data: {") || !strings.HasSuffix(body, "data: [DONE]\n\n") {
-			t.Errorf("max pending %d: stream: %q, %+v", maxPending, body, r)
+		if r.Kind != wire.ReplyDone || !strings.HasPrefix(body.String(), "data: {") || !strings.HasSuffix(body.String(), "data: [DONE]\n\n") {
+			t.Errorf("max pending %d: stream: %q, %+v", maxPending, body.String(), r)
 		}
 		if err := a.nc.Flush(); err != nil {
 			t.Fatal(err)

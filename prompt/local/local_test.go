@@ -156,10 +156,14 @@ func TestAModelThatCannotBeHonouredIsLeftToTheFallback(t *testing.T) {
 	tests := map[string]func(t *testing.T, dir string){
 		"no files": func(*testing.T, string) {},
 		"a tokenizer that is none": func(t *testing.T, dir string) {
+			t.Helper()
 			modelDir(t, dir, chatTemplate)
 			fatal(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(`{"model":{"type":"Unigram","vocab":[]}}`), 0o600))
 		},
-		"a template that is none": func(t *testing.T, dir string) { modelDir(t, dir, "{% for %}") },
+		"a template that is none": func(t *testing.T, dir string) {
+			t.Helper()
+			modelDir(t, dir, "{% for %}")
+		},
 	}
 	for name, arrange := range tests {
 		t.Run(name, func(t *testing.T) {

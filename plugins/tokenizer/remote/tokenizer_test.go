@@ -508,12 +508,13 @@ func TestAGrowingConversationIsExactAtEachTurn(t *testing.T) {
 	e := newEngine(t)
 	tok, _ := newTokenizer(t, patient(), worker("a", e.URL))
 	p := prompt.NewPreparer(prompt.Config{}, tok)
-	body := `{"model":"m","messages":[{"role":"system","content":"` + strings.Repeat("s", 40) + `"}`
+	var body strings.Builder
+	body.WriteString(`{"model":"m","messages":[{"role":"system","content":"` + strings.Repeat("s", 40) + `"}`)
 	var last []uint64
 	for turn := range 10 {
-		body += `,{"role":"user","content":"` + strings.Repeat("u", turn*5) + `"}`
+		body.WriteString(`,{"role":"user","content":"` + strings.Repeat("u", turn*5) + `"}`)
 		var out prompt.Prepared
-		p.Prepare(t.Context(), scan(t, prompt.Chat, body+`]}`), []int{4}, &out)
+		p.Prepare(t.Context(), scan(t, prompt.Chat, body.String()+`]}`), []int{4}, &out)
 		if out.Reason != prompt.ReasonExact || out.Approx || len(out.Blocks) != 1 || len(out.Blocks[0].Hashes) != out.Tokens/4 {
 			t.Fatalf("turn %d: %+v", turn, out)
 		}

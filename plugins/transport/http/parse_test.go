@@ -199,18 +199,19 @@ func TestRandomChunksAndSegments(t *testing.T) {
 	for range rounds {
 		body := strings.Repeat("0123456789abcdef", 1+rng.IntN(4000))[:1+rng.IntN(60000)%16]
 		body = strings.Repeat(body, 1+rng.IntN(3000))
-		raw := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+		var raw strings.Builder
+		raw.WriteString("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
 		for rest := body; rest != ""; {
 			n := min(len(rest), 1+rng.IntN(1+rng.IntN(20000)))
-			raw += fmt.Sprintf("%x\r\n%s\r\n", n, rest[:n])
+			raw.WriteString(fmt.Sprintf("%x\r\n%s\r\n", n, rest[:n]))
 			rest = rest[n:]
 		}
-		raw += "0\r\n\r\n"
+		raw.WriteString("0\r\n\r\n")
 		var cuts []int
 		for range rng.IntN(6) {
-			cuts = append(cuts, rng.IntN(len(raw)))
+			cuts = append(cuts, rng.IntN(len(raw.String())))
 		}
-		plan = append(plan, exchange{body, raw, cuts})
+		plan = append(plan, exchange{body, raw.String(), cuts})
 	}
 	for name, tr := range map[string]*Transport{"own": newTransport(t, nil), "net/http": oracle(t)} {
 		var n atomic.Int32
