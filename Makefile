@@ -44,8 +44,8 @@ lint-install: ## build the pinned golangci-lint into .tools/bin
 	GOBIN=$(CURDIR)/.tools/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .PHONY: fuzz
-fuzz: ## 30 s on every fuzz target (FUZZTIME=30s, PKGS="./wire ./prompt ./extproc")
-	@set -e; for p in $${PKGS:-$$($(GO) list ./...)}; do for f in $$($(GO) test -list '^Fuzz' $$p | grep ^Fuzz); do \
+fuzz: ## 30 s on every fuzz target of wire, prompt and extproc (FUZZTIME=30s, PKGS="./..." for all)
+	@set -e; for p in $$($(GO) list $${PKGS:-./wire ./prompt ./extproc}); do for f in $$($(GO) test -list '^Fuzz' $$p | grep ^Fuzz); do \
 	  echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x $$p; done; done
 
 .PHONY: bench-index

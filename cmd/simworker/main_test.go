@@ -40,6 +40,7 @@ func TestFlagsFillTheConfig(t *testing.T) {
 		},
 		KV:           simengine.KVEventsConfig{Port: 5557, ReplayPort: 5558, Buffer: 10, Loss: 0.05, Delay: 50 * time.Millisecond},
 		Etcd:         simengine.EtcdConfig{Endpoint: "e:1", Prefix: "/p/", TTL: 6 * time.Second},
+		Kube:         simengine.KubeConfig{Refresh: 30 * time.Second},
 		NATS:         simengine.NATSConfig{Server: "nats://b:1", MaxPending: 2, IdleTimeout: 5 * time.Second, MaxDuration: time.Minute, Number: true, Deaf: true},
 		PD:           simengine.PDConfig{Protocol: "sglang-bootstrap", Port: 8998, Partner: 3 * time.Second, Ranks: 4},
 		OutputTokens: 9, ReceiptsLimit: 5, Seed: 7, Fault: simengine.Fault{Mode: "no_done"},

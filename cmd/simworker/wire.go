@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -28,6 +29,7 @@ type names struct {
 	events, bucket                                   string
 	decodeMS, delayMS, drainS, ttlS                  float64
 	natsIdleS, natsMaxS, partnerS                    float64
+	kube                                             kubeNames
 }
 
 // parse reads the command line. It returns pflag.ErrHelp after printing help.
@@ -88,11 +90,12 @@ func bind(fs *pflag.FlagSet, c *simengine.Config, n *names) {
 	fs.StringVar(&n.bucket, "kv-relay-bucket", "infera", "what the relay writes into its bucket: infera (vLLM's blocks only), whole or off")
 	fs.Float64Var(&n.delayMS, "event-delay-ms", ms(c.KV.Delay), "how late event batches are sent")
 
-	fs.StringVar(&n.discovery, "discovery-backend", "none", "etcd or none")
+	fs.StringVar(&n.discovery, "discovery-backend", "none", "etcd, kubernetes (an annotation of the Pod $POD_NAME) or none")
 	fs.StringVar(&c.Etcd.Endpoint, "etcd-endpoint", "127.0.0.1:2379", "host, host:port or URL")
 	fs.StringVar(&c.Etcd.Prefix, "etcd-prefix", c.Etcd.Prefix, "key prefix")
 	fs.Float64Var(&n.ttlS, "etcd-lease-ttl-s", c.Etcd.TTL.Seconds(), "lease, whole seconds")
-	fs.StringVar(&c.AdvertiseHost, "advertise-host", "", "registered host; empty takes --host")
+	n.kube.bind(fs, &c.Kube)
+	fs.StringVar(&c.AdvertiseHost, "advertise-host", "", "registered host; empty takes $POD_IP with kubernetes, else --host")
 	fs.StringVar(&n.transport, "request-transport", "http", "http or nats: how requests are announced to come")
 	fs.StringVar(&c.NATS.Server, "nats-server", "nats://127.0.0.1:4222", "broker of --request-transport nats and --kv-event-transport nats")
 	fs.Float64Var(&n.natsIdleS, "nats-req-idle-timeout", c.NATS.IdleTimeout.Seconds(), "seconds that the engine may be silent; 0 for ever")
@@ -115,8 +118,11 @@ func (n *names) apply(o *options) error {
 	case "etcd":
 	case "none":
 		c.Etcd.Endpoint = ""
+	case "kubernetes":
+		c.Etcd.Endpoint = ""
+		n.kube.apply(c, os.Getenv)
 	default:
-		errs = append(errs, fmt.Errorf("--discovery-backend %q: give etcd or none", n.discovery))
+		errs = append(errs, fmt.Errorf("--discovery-backend %q: give etcd, kubernetes or none", n.discovery))
 	}
 	switch c.Engine = fleet.Engine(n.engine); c.Engine {
 	case fleet.VLLM, fleet.SGLang, fleet.ATOM:
@@ -198,7 +204,7 @@ func usage(w io.Writer, fs *pflag.FlagSet) {
 
 It serves /v1/chat/completions, /v1/completions, /v1/messages, /v1/embeddings,
 /v1/models, /tokenize, /health and /metrics; publishes KV events over ZMQ;
-takes requests over NATS; registers in etcd. GET /receipts says what it did, POST /control/fault
+takes requests over NATS; registers in etcd or at its Pod. GET /receipts says what it did, POST /control/fault
 {"mode","count","probability","for_ms"}, the request header %s and the body field %s
 make it misbehave, POST /control/nats {"deaf":true} takes it off its broker, POST
 /control/clear-cache empties its cache, GET /control/info

@@ -31,6 +31,7 @@ type Config struct {
 	Time  TimeConfig
 	KV    KVEventsConfig
 	Etcd  EtcdConfig
+	Kube  KubeConfig
 	NATS  NATSConfig
 	PD    PDConfig
 
@@ -99,6 +100,7 @@ func DefaultConfig() Config {
 		},
 		KV:            KVEventsConfig{ReplayPort: -1, Buffer: 10000},
 		Etcd:          EtcdConfig{Prefix: "/infera/workers/", TTL: 30 * time.Second},
+		Kube:          KubeConfig{Refresh: 30 * time.Second},
 		NATS:          NATSConfig{IdleTimeout: 900 * time.Second},
 		PD:            PDConfig{Partner: 10 * time.Second},
 		OutputTokens:  128,
@@ -135,6 +137,10 @@ func (c *Config) Validate() error {
 	check(c.KV.Loss >= 0 && c.KV.Loss <= 1, "event loss %g: give 0 to 1", c.KV.Loss)
 	check(c.KV.Delay >= 0, "event delay %s: give 0 or more", c.KV.Delay)
 	check(c.Etcd.Endpoint == "" || c.Etcd.TTL >= time.Second, "lease of %s: give at least 1s", c.Etcd.TTL)
+	check(c.Etcd.Endpoint == "" || c.Kube.API == "", "registration in etcd and at a Pod: give one of them")
+	if err := c.Kube.validate(); err != nil {
+		errs = append(errs, err)
+	}
 	check(c.PD.Protocol == "" || slices.Contains(Protocols(), c.PD.Protocol), "pd protocol %q: give one of %s", c.PD.Protocol, strings.Join(Protocols(), ", "))
 	check(c.PD.Protocol == "" || c.Role != fleet.Mixed, "pd protocol %s: give the role prefill or decode", c.PD.Protocol)
 	check(c.PD.Protocol == "" || c.PD.Partner > 0, "pd partner timeout %s: give more than 0", c.PD.Partner)

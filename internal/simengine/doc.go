@@ -1,6 +1,6 @@
 // Package simengine is a simulated inference engine: it speaks the protocols of
 // a vLLM or SGLang worker for real (OpenAI and Anthropic HTTP, KV events over
-// ZMQ, registration in etcd) and computes nothing.
+// ZMQ, registration in etcd or at its Pod) and computes nothing.
 //
 // A request's way: server (auth, receipt, fault) -> request parsing and the toy
 // tokenizer -> [scheduler] (admission against the block [cache], a step loop in

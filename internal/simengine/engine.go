@@ -37,7 +37,7 @@ type Engine struct {
 	inflight inflight
 	servers  []*http.Server
 	side     *side          // nil unless the engine is half of a pair
-	reg      *registrar     // nil when not registered
+	reg      registration   // nil when not registered
 	nats     *requestServer // nil when requests come over HTTP only
 
 	life    context.Context //nolint:containedctx // the engine's life time: handlers and parts end with it
@@ -54,7 +54,7 @@ type Engine struct {
 }
 
 // Start binds every socket, then begins to serve, publish and register. It does
-// not wait for etcd: see [Engine.Registered]. When ctx is done the engine ends
+// not wait for etcd or the API server: see [Engine.Registered]. When ctx is done the engine ends
 // as by [Engine.Kill]; a call of Kill waits for that. Errors are Config's faults and sockets that can't be bound.
 func Start(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
@@ -113,15 +113,32 @@ func (e *Engine) bind() error {
 	if e.cfg.NATS.Server != "" {
 		e.nats = newRequestServer(e.cfg.NATS, e.id, e.gate.Addr().String(), e.log)
 	}
-	if e.cfg.Etcd.Endpoint == "" {
+	return e.prepareRegistration()
+}
+
+// prepareRegistration encodes the record and says where it will go.
+func (e *Engine) prepareRegistration() error {
+	if e.cfg.Etcd.Endpoint == "" && e.cfg.Kube.API == "" {
 		return nil
 	}
 	record, err := wire.EncodeRegistration(e.Worker())
 	if err != nil {
 		return fmt.Errorf("registration: %w", err)
 	}
-	e.reg, err = newRegistrar(e.cfg.Etcd, e.id, record, e.log)
-	return err
+	if e.cfg.Kube.API != "" {
+		r, err := newKubeRegistrar(e.cfg.Kube, record, e.log)
+		if err != nil {
+			return fmt.Errorf("registration: %w", err)
+		}
+		e.reg = r
+		return nil
+	}
+	r, err := newRegistrar(e.cfg.Etcd, e.id, record, e.log)
+	if err != nil {
+		return err
+	}
+	e.reg = r
+	return nil
 }
 
 // serve starts every part.
@@ -146,7 +163,7 @@ func (e *Engine) serve() {
 			e.nats.run(regCtx, e.life)
 		}
 		if e.reg != nil && regCtx.Err() == nil {
-			e.reg.run(regCtx)
+			e.reg.run(regCtx, e.life)
 		}
 	})
 	e.log.LogAttrs(e.life, slog.LevelInfo, "engine serves", slog.String("worker_id", e.id), slog.String("kv_events", e.KVEvents()))
@@ -301,17 +318,17 @@ func (e *Engine) SetFault(spec Fault) error {
 	return nil
 }
 
-// Registered is closed once the record is in etcd; nil when the engine does not
+// Registered is closed once the record is in etcd, or at the Pod; nil when the engine does not
 // register.
 func (e *Engine) Registered() <-chan struct{} {
 	if e.reg == nil {
 		return nil
 	}
-	return e.reg.done
+	return e.reg.registered()
 }
 
 // Drain ends the engine as Infera's launcher does on SIGTERM: it stops the
-// heartbeat, revokes the lease, goes on serving until nothing is in flight or
+// heartbeat, revokes the lease or clears the annotation, goes on serving until nothing is in flight or
 // Config.DrainTimeout has passed or ctx is done, and stops. It returns when
 // everything has ended.
 func (e *Engine) Drain(ctx context.Context) error {
@@ -328,7 +345,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return err
 }
 
-// Close revokes the lease and ends the engine without waiting for requests.
+// Close takes the record out and ends the engine without waiting for requests.
 func (e *Engine) Close() error {
 	err := e.deregister(context.WithoutCancel(e.life))
 	e.end()
@@ -336,7 +353,7 @@ func (e *Engine) Close() error {
 }
 
 // Kill ends the engine as SIGKILL would: connections break, the record stays
-// until its lease expires.
+// until its lease expires, or as long as its Pod.
 func (e *Engine) Kill() { e.end() }
 
 // deregister stops the heartbeat, then takes the record out.
@@ -350,7 +367,7 @@ func (e *Engine) deregister(ctx context.Context) error {
 	case <-e.life.Done(): // ended before: there is no client any more
 		return nil
 	default:
-		return e.reg.revoke(ctx)
+		return e.reg.withdraw(ctx)
 	}
 }
 
@@ -392,6 +409,6 @@ func (e *Engine) unbind() {
 		_ = e.zmq.close()
 	}
 	if e.reg != nil {
-		_ = e.reg.client.Close()
+		e.reg.close()
 	}
 }

@@ -19,6 +19,18 @@ import (
 // callTimeout bounds each call to etcd.
 const callTimeout = 5 * time.Second
 
+// registration keeps the engine's record where routers look for it.
+type registration interface {
+	// run writes the record, however long that takes, and keeps it until ctx is
+	// done. life ends with the engine.
+	run(ctx, life context.Context)
+	// registered is closed once the record was written.
+	registered() <-chan struct{}
+	// withdraw takes the record out. run must have returned.
+	withdraw(ctx context.Context) error
+	close()
+}
+
 // registrar keeps one record in etcd as Infera's launcher does: a lease, a
 // heartbeat that does not write the value again, and a whole new registration
 // when the lease is gone (infera/common/registration.py, discovery.py).
@@ -61,7 +73,7 @@ func etcdEndpoint(s string) string {
 }
 
 // run registers and keeps the lease alive until ctx is done.
-func (r *registrar) run(ctx context.Context) {
+func (r *registrar) run(ctx, _ context.Context) {
 	beat := max(r.ttl/3, time.Second)
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
@@ -139,8 +151,12 @@ func (r *registrar) current() clientv3.LeaseID {
 	return r.lease
 }
 
-// revoke takes the record out. run must have returned.
-func (r *registrar) revoke(ctx context.Context) error {
+func (r *registrar) registered() <-chan struct{} { return r.done }
+
+func (r *registrar) close() { _ = r.client.Close() }
+
+// withdraw revokes the lease. run must have returned.
+func (r *registrar) withdraw(ctx context.Context) error {
 	lease := r.current()
 	if lease == 0 {
 		return nil
