@@ -79,12 +79,18 @@ func (x *exchange) settle(receipt []byte) {
 	}
 	for attempt := range bytes.SplitSeq(receipt, []byte(",")) {
 		id, outcome, ok := bytes.Cut(bytes.TrimSpace(attempt), []byte("="))
-		if !ok || string(id) != x.dec.Worker.ID {
+		if !ok {
 			continue
 		}
-		x.ours, x.outcome = false, breaker.Neutral
-		if string(outcome) == breaker.Fault.String() {
-			x.outcome = breaker.Fault
+		fault := string(outcome) == breaker.Fault.String()
+		switch {
+		case string(id) == x.dec.Worker.ID:
+			x.ours, x.outcome = false, breaker.Neutral
+			if fault {
+				x.outcome = breaker.Fault
+			}
+		case fault && x.dec.Prefill != nil && string(id) == x.dec.Prefill.ID:
+			x.dec.PrefillDone(x.s.now(), breaker.Fault)
 		}
 	}
 }
@@ -104,13 +110,15 @@ func sameEndpoint(picked, served []byte) bool {
 }
 
 // progress notes that the picked worker produces: its first token, or an answer
-// without a body.
+// without a body. In a pair, the prefill worker has done its part by then.
 func (x *exchange) progress() {
 	if x.first || !x.picked || !x.ours || breaker.OutcomeOf(x.status) != breaker.Success {
 		return
 	}
 	x.first, x.outcome = true, breaker.Success
-	x.dec.FirstToken(x.s.now())
+	now := x.s.now()
+	x.dec.FirstToken(now)
+	x.dec.PrefillDone(now, breaker.Success)
 }
 
 func (x *exchange) responseBody(m *message) {

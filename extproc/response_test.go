@@ -230,6 +230,55 @@ func TestOnlyThePickedWorkersFaultsTripItsBreaker(t *testing.T) {
 	}
 }
 
+// TestAPrefillWorkersFaultsTripItsBreaker: a gateway sees the decode worker's
+// forwarder only, so that its receipt alone tells of a sick prefill worker. Without
+// it every request would be sent there first.
+func TestAPrefillWorkersFaultsTripItsBreaker(t *testing.T) {
+	const prefillID = "10.0.0.1:30000"
+	cases := []struct {
+		name, status, receipt string
+		want                  breaker.Outcome
+	}{
+		{"another pair served", "200", workerID + "=neutral, " + prefillID + "=fault", breaker.Fault},
+		{"another prefill worker served the same decode worker", "200", prefillID + "=fault, " + workerID + "=neutral", breaker.Fault},
+		{"all failed", "502", prefillID + "=fault, " + workerID + "=neutral", breaker.Fault},
+		{"the pair served", "200", "", breaker.Success},
+		{"the decode worker alone failed", "500", workerID + "=fault", breaker.Neutral},
+		{"a receipt of others", "200", "10.0.0.9:30000=fault", breaker.Success},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			p, d := mixed(prefillID, "m"), mixed(workerID, "m")
+			p.Role, d.Role, p.Protocol, d.Protocol = fleet.Prefill, fleet.Decode, "x", "x"
+			w := newWorld(t, testConfig(), p, d)
+			respond := func(status, receipt string) {
+				g := w.routedChat(fullDuplex)
+				g.send(responseHeaders(false, ":status", status, HeaderAttempts, receipt), responseBody("x", true))
+				g.unchanged(kindResponseHeaders)
+				g.streamedBody(0, true)
+				g.finish()
+			}
+			state := func() breaker.State { return w.breakers.Circuit(prefillID).State(time.Now()) }
+			bad := workerID + "=neutral, " + prefillID + "=fault"
+			respond("502", bad)
+			respond(c.status, c.receipt)
+			if got := state() != breaker.Closed; got != (c.want == breaker.Fault) {
+				t.Fatalf("breaker open after it: %t; want the outcome %v", got, c.want)
+			}
+			if c.want == breaker.Fault {
+				return
+			}
+			respond("502", bad)
+			if got := state() != breaker.Closed; got != (c.want == breaker.Neutral) {
+				t.Errorf("breaker open after another fault: %t; want the outcome %v", got, c.want)
+			}
+			if w.breakers.Circuit(workerID).State(time.Now()) != breaker.Closed || w.held() != 0 {
+				t.Errorf("decode circuit %v, %d picks held", w.breakers.Circuit(workerID).State(time.Now()), w.held())
+			}
+		})
+	}
+}
+
 func TestAPickByHostNameIsComparedByPort(t *testing.T) {
 	cases := []struct {
 		picked, served string

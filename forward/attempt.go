@@ -106,7 +106,7 @@ func (x *exchange) try(n int, d *picker.Decision) (err error) {
 	err = a.run()
 	var result string
 	outcome, result = a.verdict(err)
-	x.trail = append(x.trail, d.Worker.ID+"="+outcome.String())
+	x.note(a.decision.Worker, outcome) // in a pair another one may have taken d's place
 	x.s.metrics.attempts.WithLabelValues(a.stage(err).String(), result).Inc()
 	return err
 }

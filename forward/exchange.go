@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"pointsman/breaker"
+	"pointsman/fleet"
 	"pointsman/picker"
 	"pointsman/prompt"
 )
@@ -44,7 +46,7 @@ type exchange struct {
 	written    int64
 	writeUntil time.Time // the write deadline in force
 	firstAt    time.Time // of the first content
-	trail      []string  // worker=outcome of each attempt that has ended
+	trail      []string  // worker=outcome of each attempt, and of each leg of one, that has ended
 }
 
 // router returns the metrics' router label, as Infera names its routers.
@@ -86,6 +88,11 @@ func (x *exchange) nameWorker() {
 	case len(x.workers) == 0:
 		h[headerAttempts] = []string{"none"}
 	}
+}
+
+// note puts into the receipt how w has ended its part of an attempt.
+func (x *exchange) note(w *fleet.Worker, o breaker.Outcome) {
+	x.trail = append(x.trail, w.ID+"="+o.String())
 }
 
 func (x *exchange) releaseBody() {

@@ -39,6 +39,8 @@ type legs struct {
 	body   *Object
 	chosen picker.Decision // as picked: its prefill leg is the one that runs
 
+	outcome breaker.Outcome // of the prefill leg, once it has ended
+
 	mu    sync.Mutex
 	began bool // the decode leg has produced something
 }
@@ -131,6 +133,7 @@ func (l *legs) concurrent() error {
 		first := l.hear(err, ended)
 		cancel(context.Canceled)
 		<-ended // no leg of a failed attempt is left when the next one begins
+		l.notePrefill()
 		if first && failed != nil {
 			return &legError{failed}
 		}
@@ -175,11 +178,15 @@ func (l *legs) serial() error {
 		defer late.Stop()
 	}
 	answered, err := l.runPrefill(ctx, pre)
+	l.notePrefill()
 	if err != nil {
 		if l.a.ctx.Err() != nil { // the attempt itself was ended
-			return l.a.cause(err)
+			err = l.a.cause(err)
 		}
-		return &legError{err}
+		if errors.Is(err, errClientGone) {
+			return err
+		}
+		return &legError{err} // the decode worker has not been asked yet
 	}
 	for dials := 1; ; dials++ {
 		dec, err := l.conn.Decode(l.pair, l.body, answered)
@@ -187,28 +194,44 @@ func (l *legs) serial() error {
 			return &legError{err}
 		}
 		err = l.decode(dec)
-		if err == nil || dials >= decodeDials || l.conn.Topology() != Pull || stageOf(err) != StageDial || l.a.ctx.Err() != nil {
-			return err
-		}
-		if !l.alternate() {
+		if err == nil || dials >= decodeDials || l.conn.Topology() != Pull || !l.undialed(err) || !l.alternate(err) {
 			return err
 		}
 	}
 }
 
-// alternate moves the decode leg to another worker that could not be dialed yet.
-func (l *legs) alternate() bool {
+// notePrefill puts a fault of the prefill leg into the receipt. The leg has ended.
+func (l *legs) notePrefill() {
+	if l.outcome == breaker.Fault {
+		l.a.x.note(l.pair.Prefill, l.outcome)
+	}
+}
+
+// undialed reports whether err says that the decode leg has reached no worker, so
+// that another one can have it. Only what a transport says itself counts: an error
+// that names no stage may have come behind bytes of an answer.
+func (l *legs) undialed(err error) bool {
+	var broken *Error
+	dial := errors.Is(err, errNoTransport) || errors.As(err, &broken) && broken.Stage == StageDial
+	return dial && !l.a.x.committed && l.a.ctx.Err() == nil
+}
+
+// alternate moves the decode leg to another worker, when its own could not be
+// dialed because of err.
+func (l *legs) alternate(err error) bool {
 	a, x := l.a, l.a.x
 	req := x.pick
 	req.Tried = append(slices.Clip(x.tried), a.decision.Worker.ID)
-	d, err := x.s.deps.Picker.Alternate(time.Now(), &req, l.pair.Prefill)
-	if err != nil {
+	d, none := x.s.deps.Picker.Alternate(time.Now(), &req, l.pair.Prefill)
+	if none != nil {
 		return false
 	}
 	x.tried = req.Tried
 	x.workers = append(x.workers, d.Worker.ID)
 	x.s.metrics.decodeDials.Inc()
-	a.decision.Done(time.Now(), breaker.Fault)
+	outcome, _ := a.verdict(err)
+	x.note(a.decision.Worker, outcome)
+	a.decision.Done(time.Now(), outcome)
 	a.decision = &d
 	moved := *l.pair
 	moved.Decode, moved.DecodeRank = d.Worker, d.Rank
@@ -249,8 +272,8 @@ func (l *legs) runPrefill(ctx context.Context, body []byte) (*Object, error) {
 	m := l.a.x.s.metrics
 	m.prefills.Inc()
 	got, err := l.sendPrefill(ctx, body)
-	outcome := prefillOutcome(ctx, err)
-	l.chosen.PrefillDone(time.Now(), outcome)
+	l.outcome = prefillOutcome(ctx, err)
+	l.chosen.PrefillDone(time.Now(), l.outcome)
 	if err != nil {
 		m.prefillFaults.WithLabelValues(prefillLabel(ctx, err)).Inc()
 	}

@@ -389,6 +389,74 @@ func TestADecodeWorkerThatCannotBeDialedIsReplaced(t *testing.T) {
 	w.settled(1)
 }
 
+// TestADecodeLegThatHasAnsweredIsNotMoved: the worker's own error event says at no
+// stage that it could not be dialed. A second answer must not follow the first.
+func TestADecodeLegThatHasAnsweredIsNotMoved(t *testing.T) {
+	event := "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hi\"}}]}\n\n"
+	failed := "data: {\"error\":{\"message\":\"broke\",\"code\":500}}\n\n"
+	head := "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+	huge := "data: " + strings.Repeat("x", 2<<20)
+	for name, tail := range map[string]string{"error event": failed, "with [DONE] behind it": failed + "data: [DONE]\n\n", "endless event": huge, "cut": ""} {
+		s := rawClose(head + event + tail)
+		w := newPairWorld(t, "vllm-nixl", []script{handoff(nixlHandoff)}, []script{s, s})
+		got := w.do(call{body: streamBody})
+		if got.status != 200 || strings.Count(got.body, `"hi"`) != 1 || strings.Count(got.body, `"error"`) != 1 || strings.Contains(got.body, "[DONE]") {
+			t.Errorf("%s: %d %s", name, got.status, got.body)
+		}
+		if d := count(w.decode); d[0]+d[1] != 1 {
+			t.Errorf("%s: decode legs %v", name, d)
+		}
+		w.settled(1)
+	}
+}
+
+// TestTheReceiptNamesEachLegThatFailed: the endpoint picker blames by it.
+func TestTheReceiptNamesEachLegThatFailed(t *testing.T) {
+	broken, full := rawClose(""), raw(jsonReply(429, "{}"))
+	tests := []struct {
+		name, protocol  string
+		prefill, decode []script
+		receipt         string
+	}{
+		{"a prefill worker, concurrent", "sglang-bootstrap", []script{broken, good}, []script{hang, good}, "p1=fault, d1=neutral"},
+		{"a prefill worker, serial", "vllm-nixl", []script{broken, handoff(nixlHandoff)}, []script{good}, "p1=fault, d1=neutral"},
+		{"a full prefill worker", "vllm-nixl", []script{full, handoff(nixlHandoff)}, []script{good}, "d1=neutral"},
+		{"a decode worker that was replaced", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{nil, good}, "d1=fault"},
+		{"both that were dialed", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{nil, broken}, "d1=fault, d2=fault"},
+		{"none", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{good}, ""},
+	}
+	for _, tt := range tests {
+		w := newPairWorld(t, tt.protocol, tt.prefill, tt.decode, direct)
+		got := w.do(call{body: streamBody, header: map[string]string{"X-Worker-Instance-Id": "d1", "X-Prefill-Instance-Id": "p1"}})
+		if receipt := got.header.Get("X-Infera-Attempts"); receipt != tt.receipt {
+			t.Errorf("%s: %d with the receipt %q, want %q", tt.name, got.status, receipt, tt.receipt)
+		}
+		w.settled(1)
+	}
+}
+
+// TestASlowPrefillLegIsNoFaultOfTheDecodeWorker that has not been asked.
+func TestASlowPrefillLegIsNoFaultOfTheDecodeWorker(t *testing.T) {
+	for _, idle := range []bool{false, true} {
+		w := newPairWorld(t, "vllm-nixl", []script{hang}, []script{good}, change(func(c *forward.Config) {
+			if c.MaxRetries, c.PrefillTimeout = 0, 0; idle {
+				c.IdleTimeout = 50 * time.Millisecond
+			} else {
+				c.FirstTokenTimeout = 50 * time.Millisecond
+			}
+		}))
+		for range 3 {
+			if got := w.do(call{body: streamBody}); got.status != 504 {
+				t.Errorf("status %d %s", got.status, got.body)
+			}
+		}
+		w.settled(3)
+		if d := w.breakers.Circuit("d1").State(time.Now()); d.String() != "closed" {
+			t.Errorf("decode circuit %v", d)
+		}
+	}
+}
+
 func TestThePrefillLegIsLeftAloneOnceDecodeHasBegun(t *testing.T) {
 	aborted := make(chan bool, 1)
 	late := func(c net.Conn, r receipt) bool {

@@ -338,11 +338,24 @@ func (e *Engine) Drain(ctx context.Context) error {
 	if e.nats != nil {
 		e.nats.drain(wait)
 	}
-	if !e.inflight.wait(wait) {
+	if e.inflight.wait(wait) {
+		e.flush(wait)
+	} else {
 		e.log.LogAttrs(ctx, slog.LevelWarn, "drain timed out", slog.Int("in_flight", e.inflight.count()))
 	}
 	e.end() //nolint:contextcheck // ending does not depend on ctx
 	return err
+}
+
+// flush waits for the ends of answers whose handlers have returned: net/http
+// writes them after that. A connection that never sent a request may cost the
+// whole second.
+func (e *Engine) flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for _, s := range e.servers {
+		_ = s.Shutdown(ctx) // what is left then is closed with the engine
+	}
 }
 
 // Close takes the record out and ends the engine without waiting for requests.
