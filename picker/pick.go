@@ -29,6 +29,9 @@ func (p *Picker) Pick(now time.Time, req *Request) (Decision, error) {
 	p.index.Expire(now)
 	pl, err := tab.pool(req)
 	if err != nil {
+		if !p.store.Synced() { // nobody can say yet that the model does not exist
+			err = fmt.Errorf("the fleet is not known yet: %w", ErrNoWorker)
+		}
 		return Decision{}, err
 	}
 	pairs := pl.pairs && !req.NoPair

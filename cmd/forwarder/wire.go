@@ -29,7 +29,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Preparer:   core.Preparer,
 		Transports: transports,
 		Connectors: plugins.Connectors,
-		Ready:      core.Synced,
+		Ready:      core.Reachable,
 		Routes:     routes(operator),
 		Log:        core.Log,
 	})

@@ -143,6 +143,12 @@ func (c *Core) Synced() error {
 	if !c.Store.Synced() {
 		return errors.New("the fleet is not known yet: discovery has not answered")
 	}
+	return c.Reachable()
+}
+
+// Reachable says why no worker can be reached, nil when they can be: where
+// requests go over a broker, that must be reached.
+func (c *Core) Reachable() error {
 	if c.broker != nil && !c.broker.Connected() {
 		return errors.New("the NATS broker is out of reach, and requests go over it")
 	}

@@ -66,11 +66,11 @@ func (t *Transport) Run(ctx context.Context) error {
 	chores.Go(func() { t.chores.run(rest, t) })
 	defer chores.Wait()
 	defer stop()
-	wait := firstWait
+	wait, down := firstWait, false
 	for ctx.Err() == nil {
 		l, err := t.dial(ctx)
 		if err == nil {
-			wait = firstWait
+			wait, down = firstWait, false
 			t.serve(ctx, l)
 			continue
 		}
@@ -80,7 +80,11 @@ func (t *Transport) Run(ctx context.Context) error {
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
 			wait = max(wait, deniedWait)
 		}
-		t.log.LogAttrs(ctx, slog.LevelWarn, "nats broker not reached", slog.String("servers", t.cfg.redacted()),
+		level := slog.LevelDebug // the outage has been said
+		if !down {
+			down, level = true, slog.LevelWarn
+		}
+		t.log.LogAttrs(ctx, level, "nats broker not reached; it is tried again", slog.String("servers", t.cfg.redacted()),
 			slog.Duration("retry_in", wait), slog.Any("error", err))
 		pause(ctx, wait/2+rand.N(wait)) //nolint:gosec // spread, not secrecy
 		wait = min(2*wait, longestWait)
