@@ -4,7 +4,8 @@ package extproc
 // proposal 004) and of Infera's direct mode (Infera infera/router/direct.py).
 const (
 	// HeaderAttempts is a forwarder's receipt in its response: "worker=outcome"
-	// of each attempt that ended before the answer, or "none" for an answer that
+	// of each attempt that ended before the answer, in a pair of the decode worker,
+	// and "=fault" of each prefill worker that failed; or "none" for an answer that
 	// no worker had a part in.
 	HeaderAttempts = "x-infera-attempts"
 	// HeaderDestination carries host:port of the picked worker's forwarder.

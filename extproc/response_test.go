@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"pointsman/breaker"
+	"pointsman/fleet"
 )
 
 const (
@@ -234,7 +235,7 @@ func TestOnlyThePickedWorkersFaultsTripItsBreaker(t *testing.T) {
 // forwarder only, so that its receipt alone tells of a sick prefill worker. Without
 // it every request would be sent there first.
 func TestAPrefillWorkersFaultsTripItsBreaker(t *testing.T) {
-	const prefillID = "10.0.0.1:30000"
+	const prefillID = "10.0.0.7:30000"
 	cases := []struct {
 		name, status, receipt string
 		want                  breaker.Outcome
