@@ -125,17 +125,17 @@ func (e *Engine) prepareRegistration() error {
 	if err != nil {
 		return fmt.Errorf("registration: %w", err)
 	}
-	if e.cfg.Kube.API != "" {
-		r, err := newKubeRegistrar(e.cfg.Kube, record, e.log)
-		if err != nil {
-			return fmt.Errorf("registration: %w", err)
+	// Assigned when it is there only: a nil pointer would not be a nil interface.
+	if e.cfg.Kube.API == "" {
+		var r *registrar
+		if r, err = newRegistrar(e.cfg.Etcd, e.id, record, e.log); err == nil {
+			e.reg = r
 		}
-		e.reg = r
-		return nil
-	}
-	r, err := newRegistrar(e.cfg.Etcd, e.id, record, e.log)
-	if err != nil {
 		return err
+	}
+	r, err := newKubeRegistrar(e.cfg.Kube, record, e.log)
+	if err != nil {
+		return fmt.Errorf("registration: %w", err)
 	}
 	e.reg = r
 	return nil
