@@ -25,6 +25,7 @@ const (
 // Errors that end an exchange.
 var (
 	errNobody   = errors.New("no responders: the worker is not subscribed to its request subject")
+	errNotBack  = fmt.Errorf("%w since the broker is back: %w", errNobody, forward.ErrBlameless)
 	errGone     = errors.New("the worker has left the NATS broker")
 	errRefused  = fmt.Errorf("the request stream refused the request: %w", forward.ErrBlameless)
 	errDenied   = fmt.Errorf("the broker's permissions forbid the request: %w", forward.ErrBlameless)
@@ -149,6 +150,10 @@ func (x *exchange) frame(r *wire.Reply) {
 func (x *exchange) absent() {
 	switch {
 	case x.probes == 0:
+		if x.start.Before(x.l.gather) {
+			x.breakOff(errNotBack)
+			return
+		}
 		x.breakOff(errNobody)
 		return
 	case x.frames == 0 && x.isStore && x.probes == 1: // stored for a worker that is not there

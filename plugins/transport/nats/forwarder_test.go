@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -147,5 +148,50 @@ func TestTheForwarderTellsABrokerFromItsWorkers(t *testing.T) {
 	until(t, "service", func() bool { status, _, _ := d.ask(true); return status == http.StatusOK })
 	if n := testutil.ToFloat64(tr.metrics.connects); n != 2 {
 		t.Errorf("%v connections, want 2", n)
+	}
+}
+
+// TestAnObjectThatIsCutIsNoAnswer: the worker's client took the end of the engine's
+// connection for the end of the answer, and its last frame says 200.
+func TestAnObjectThatIsCutIsNoAnswer(t *testing.T) {
+	broker := testfleet.StartNATS(t, nil)
+	e := engine(t, broker.URL, nil)
+	if err := e.SetFault(simengine.Fault{Mode: "close_delim_cut"}); err != nil {
+		t.Fatal(err)
+	}
+	d := openDoor(t, start(t, broker.URL, nil), e.Worker())
+	if status, _, body := d.ask(false); status != http.StatusBadGateway || !strings.Contains(body, "upstream_stream_truncated") {
+		t.Errorf("status %d, %q; want 502", status, body)
+	}
+}
+
+// TestNobodyIsBlamedForComingBackLaterThanTheForwarder: after an outage of the
+// broker each client comes back in its own time.
+func TestNobodyIsBlamedForComingBackLaterThanTheForwarder(t *testing.T) {
+	broker := testfleet.StartNATS(t, nil)
+	e := engine(t, broker.URL, nil)
+	if err := e.SetDeaf(true); err != nil {
+		t.Fatal(err)
+	}
+	tr := start(t, broker.URL, nil)
+	broker.Restart(t)
+	until(t, "a new connection", func() bool { return testutil.ToFloat64(tr.metrics.connects) == 2 && tr.Connected() })
+	d := openDoor(t, tr, e.Worker())
+	for range 5 {
+		if status, _, body := d.ask(true); status != http.StatusBadGateway || !strings.Contains(body, "upstream_connect_failed") {
+			t.Errorf("status %d, %q; want 502", status, body)
+		}
+	}
+	if got := d.trips(); got != 0 {
+		t.Errorf("%v circuits opened for the broker's fault", got)
+	}
+	l := tr.link.Load()
+	if l.gather = (time.Time{}); d.trips() == 0 {
+		for range 5 {
+			d.ask(true)
+		}
+	}
+	if got := d.trips(); got == 0 {
+		t.Error("a worker that stays away is never blamed")
 	}
 }

@@ -86,7 +86,8 @@ func kindOf(b []byte) heldKind {
 }
 
 // whole returns a complete answer. A status that the worker spelled so that it
-// cannot be read is guessed from the body.
+// cannot be read is guessed from the body. The worker passes on what its own client
+// took for the end: that of an object may be a cut.
 func (h *holder) whole(status int) *forward.Response {
 	b := h.bytes()
 	head := http.Header{}
@@ -108,7 +109,17 @@ func (h *holder) whole(status int) *forward.Response {
 			status = http.StatusBadGateway
 		}
 	}
-	return &forward.Response{Status: status, Header: head, Length: h.size, Body: io.NopCloser(bytes.NewReader(b))}
+	return &forward.Response{
+		Status: status, Header: head, Length: h.size, Body: io.NopCloser(bytes.NewReader(b)),
+		CloseDelimited: status < http.StatusBadRequest && startsObject(b),
+	}
+}
+
+// startsObject reports whether b is, or was to be, a JSON object. A text may well
+// begin like a list.
+func startsObject(b []byte) bool {
+	b = bytes.TrimLeft(b, " \t\r\n")
+	return len(b) > 0 && b[0] == '{'
 }
 
 func looksJSON(b []byte) bool {

@@ -36,6 +36,7 @@ type link struct {
 	sub    *nats.Subscription
 	prefix string        // of this connection's inboxes, with the dot
 	closed chan struct{} // closed when the connection has ended
+	gather time.Time     // until when a worker that is not subscribed may be on its way back; zero for no such time
 
 	mu      sync.Mutex
 	live    map[string]*exchange // by the last part of the inbox

@@ -20,8 +20,9 @@ import (
 const (
 	firstWait   = 50 * time.Millisecond
 	longestWait = 2 * time.Second
-	deniedWait  = time.Second // at least, when the broker refused us
-	lastFlush   = time.Second // for what is still to be sent at the end
+	deniedWait  = time.Second     // at least, when the broker refused us
+	lastFlush   = time.Second     // for what is still to be sent at the end
+	gatherTime  = 5 * time.Second // after an outage, for the workers to subscribe again: Infera's client waits 2 s between attempts
 )
 
 // Transport sends requests through a broker. Make it with [New], and run it:
@@ -66,11 +67,14 @@ func (t *Transport) Run(ctx context.Context) error {
 	chores.Go(func() { t.chores.run(rest, t) })
 	defer chores.Wait()
 	defer stop()
-	wait, down := firstWait, false
+	wait, down, again := firstWait, false, false
 	for ctx.Err() == nil {
 		l, err := t.dial(ctx)
 		if err == nil {
-			wait, down = firstWait, false
+			if again { // the workers come back in their own time
+				l.gather = time.Now().Add(gatherTime)
+			}
+			wait, down, again = firstWait, false, true
 			t.serve(ctx, l)
 			continue
 		}
@@ -81,6 +85,7 @@ func (t *Transport) Run(ctx context.Context) error {
 			wait = max(wait, deniedWait)
 		}
 		level := slog.LevelDebug // the outage has been said
+		again = true
 		if !down {
 			down, level = true, slog.LevelWarn
 		}
