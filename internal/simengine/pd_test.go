@@ -56,8 +56,8 @@ func TestAPrefillEngineRefusesALegWhoseFieldsAreWrong(t *testing.T) {
 			t.Errorf("%s: %d %s", name, resp.StatusCode, body)
 		}
 	}
-	for _, r := range e.Receipts() {
-		if r.Outcome != OutcomeRejected || r.Error == "" {
+	for i := range e.Receipts() {
+		if r := receipt(t, e, i); r.Outcome != OutcomeRejected || r.Error == "" {
 			t.Errorf("receipt %+v", r)
 		}
 	}
@@ -111,7 +111,7 @@ func TestTheDecodeEngineGetsTheKVCache(t *testing.T) {
 	if u := answer.Usage; u.Details.CachedTokens != u.PromptTokens-1 {
 		t.Errorf("usage %+v", u)
 	}
-	pr, dr := p.Receipts()[0], d.Receipts()[0]
+	pr, dr := receipt(t, p, 0), receipt(t, d, 0)
 	if pr.Room != id || dr.Room != id || pr.Partner != d.ID() || dr.Partner != p.ID() || pr.Leg != "prefill" || dr.Leg != "decode" {
 		t.Errorf("receipts\n%+v\n%+v", pr, dr)
 	}
