@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -34,7 +35,13 @@ func TestExtProcMeasures(t *testing.T) {
 		t.Skip("starts processes")
 	}
 	var log bytes.Buffer
-	cfg := extProcConfig{epp: "self", rounds: 1, busy: 20 * time.Millisecond, only: 8, least: 40}
+	// Heap objects are counted exactly in the program that make builds. In this
+	// one, under the race detector, sync.Pool drops a part of what it is given.
+	epp, slack := "self", 1.5
+	if dir := os.Getenv("POINTSMAN_BIN"); dir != "" {
+		epp, slack = filepath.Join(dir, "epp"), 1
+	}
+	cfg := extProcConfig{epp: epp, rounds: 1, busy: 60 * time.Millisecond, only: 8, least: 300}
 	self := []string{"-test.run=^TestBeExtProcChild$", "--", childFlag}
 	result, err := measureExtProc(t.Context(), cfg, self, t.TempDir(), &sharedWriter{w: &log})
 	if err != nil && strings.Contains(err.Error(), "too busy") {
@@ -53,13 +60,11 @@ func TestExtProcMeasures(t *testing.T) {
 		if row.RPS <= 0 || row.P50 <= 0 || row.P99 < row.P50 || row.CPU <= 0 || row.VsReference <= 0 {
 			t.Errorf("row %d was not measured: %+v", i, row)
 		}
-		// Heap objects are counted exactly. Under the race detector sync.Pool
-		// drops a part of what it is given, so the bound of 95 is loosened here.
-		if row.Allocs < 1 || row.Allocs > 95*2 {
+		if row.Allocs < 1 || row.Allocs > []float64{95 * slack, 95 * 1.5}[i] {
 			t.Errorf("row %d: %.1f allocations per request", i, row.Allocs)
 		}
 	}
-	if result.ChunkAllocs > 12*2 {
+	if result.ChunkAllocs > 12*slack {
 		t.Errorf("%.1f allocations per response chunk", result.ChunkAllocs)
 	}
 	line, err := json.Marshal(result)

@@ -122,14 +122,6 @@ func (p *Process) Stop(patience time.Duration) error {
 	return fmt.Errorf("%s did not end within %v of SIGTERM and was killed\n%s", p.Name, patience, p.Tail())
 }
 
-// Signal sends sig without waiting, and without expecting an end.
-func (p *Process) Signal(sig syscall.Signal) error {
-	if err := p.cmd.Process.Signal(sig); err != nil {
-		return fmt.Errorf("signal %s: %w", p.Name, err)
-	}
-	return nil
-}
-
 // end sends sig and reports whether the child ended within patience; 0 waits
 // for as long as it takes.
 func (p *Process) end(sig syscall.Signal, patience time.Duration) bool {

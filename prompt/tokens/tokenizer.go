@@ -188,9 +188,6 @@ func (t *Tokenizer) Memory() int {
 	return n
 }
 
-// SharedMemory returns how many bytes the Unicode tables hold, once per process.
-func SharedMemory() int { return sharedTables().memory() }
-
 func (t *Tokenizer) setIdentity(raw []byte) {
 	sum := sha256.Sum256(raw)
 	t.digest = hex.EncodeToString(sum[:])

@@ -206,11 +206,6 @@ func (t *unicodeTables) pack(flat []class) {
 	}
 }
 
-func (t *unicodeTables) memory() int {
-	return len(t.ascii)*2 + len(t.blocks)*2 + len(t.rows)*512 +
-		48*(len(t.canon)+len(t.compat)+len(t.toLower)+len(t.compose)) + 16*len(t.ccc)
-}
-
 func markRuns(flat []class, runs string, bits class) {
 	eachRun(runs, func(r rune) { flat[r] |= bits })
 }
