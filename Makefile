@@ -64,6 +64,10 @@ bench-extproc: build ## the EPP under an Envoy-like client, beside a bundled ref
 bench-nats: bin/pointsman ## requests over NATS beside HTTP to the same instant worker
 	bin/pointsman bench nats
 
+.PHONY: bench-forward
+bench-forward: build ## the forwarder in direct mode beside a direct connection and a reference proxy
+	bin/pointsman bench forward --forwarder bin/forwarder
+
 .PHONY: bench-tokens
 bench-tokens: bin/pointsman ## the tokenizers beside PyPI tokenizers, on a real model's files from npm
 	bin/pointsman bench tokens

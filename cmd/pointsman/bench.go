@@ -20,6 +20,7 @@ func benchmarks() []benchmark {
 		{"extproc", "the EPP under an Envoy-like client, beside a reference server", bench.ExtProc},
 		{"pick", "one pick at 8, 200 and 1,000 workers", bench.Pick},
 		{"tokens", "the tokenizers beside PyPI tokenizers; needs python3 and npm", bench.Tokens},
+		{"forward", "the forwarder beside a direct connection and a reference proxy", bench.Forward},
 		{"nats", "requests over NATS beside HTTP, to one instant worker", bench.NATS},
 	}
 }

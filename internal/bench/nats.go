@@ -1,17 +1,13 @@
 package bench
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
-	"os/exec"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -210,32 +206,6 @@ func natsRequest(ctx context.Context, over forward.Transport, w *fleet.Worker, s
 
 // startNATSChild runs this program as broker and worker.
 func startNATSChild(ctx context.Context, self []string, log io.Writer) (child natsChild, stop func(), err error) {
-	path, err := os.Executable()
-	if err != nil {
-		return child, nil, err
-	}
-	cmd := exec.CommandContext(ctx, path, self...) //nolint:gosec // this program
-	cmd.Stderr = log
-	cmd.WaitDelay = time.Second
-	in, err := cmd.StdinPipe() // the child ends with it
-	if err != nil {
-		return child, nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return child, nil, err
-	}
-	if err = cmd.Start(); err != nil {
-		return child, nil, err
-	}
-	stop = func() { _ = in.Close(); _ = cmd.Wait() }
-	line, err := bufio.NewReader(stdout).ReadBytes('\n')
-	if err == nil {
-		err = json.Unmarshal(line, &child)
-	}
-	if err != nil {
-		stop()
-		return child, nil, fmt.Errorf("the worker's process did not start: %w", err)
-	}
-	return child, stop, nil
+	stop, err = startSelf(ctx, self, log, &child)
+	return child, stop, err
 }
