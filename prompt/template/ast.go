@@ -59,9 +59,6 @@ type (
 	itemExpr  struct{ x, key expr }
 	sliceExpr struct {
 		x, from, to, step expr // bounds may be nil
-		// folded: printed, and all operands are constants: Jinja computes it when
-		// it compiles, by its lenient item access.
-		folded bool
 	}
 	callExpr struct {
 		fn expr

@@ -150,6 +150,9 @@ func (x *callExpr) eval(r *run) value { return x.evalWith(r, value{}) }
 
 // evalWith calls with caller as an extra keyword argument, unless it is missing.
 func (x *callExpr) evalWith(r *run, caller value) value {
+	if r.folding {
+		panic(errNotConst)
+	}
 	r.step()
 	base := len(r.stack)
 	var f value

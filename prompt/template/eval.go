@@ -5,6 +5,9 @@ func (x *constExpr) eval(*run) value { return x.v }
 func (x *nameExpr) eval(r *run) value {
 	v := r.at(x.ref)
 	if v.k == kMissing {
+		if r.folding {
+			panic(errNotConst)
+		}
 		return undefName(x.name)
 	}
 	return *v
@@ -42,6 +45,9 @@ func (x *condExpr) eval(r *run) value {
 		return x.yes.eval(r)
 	}
 	if x.no == nil {
+		if r.folding {
+			panic(errNotConst)
+		}
 		return undefText("the inline if-expression evaluated to false and no else section was defined.")
 	}
 	return x.no.eval(r)
@@ -158,17 +164,21 @@ func (x *sliceExpr) eval(r *run) value {
 		}
 		return b.eval(r)
 	}
-	if x.folded && !v.isSeq() && v.k != kStr {
-		return undefItem(v, none())
-	}
 	from := bound(x.from)
 	to := bound(x.to)
-	return r.slice(v, from, to, bound(x.step))
+	step := bound(x.step)
+	if r.folding {
+		return r.foldedSlice(v, from, to, step)
+	}
+	return r.slice(v, from, to, step)
 }
 
 func (x *filterExpr) eval(r *run) value { return x.apply(r, x.x.eval(r)) }
 
 func (x *filterExpr) apply(r *run, v value) value {
+	if r.folding && !x.foldable() {
+		panic(errNotConst)
+	}
 	r.step()
 	base := len(r.stack)
 	a := x.eval0(r)

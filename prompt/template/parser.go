@@ -11,6 +11,7 @@ type parser struct {
 	toks   []token
 	pos    int
 	nest   int
+	folds  int         // constants tried, see fold
 	loops  int         // enclosing loops of this macro or template
 	macros []*macroDef // being parsed: their bodies' names are watched
 }
@@ -132,13 +133,10 @@ func (p *parser) subparse(ends []string) []stmt {
 
 // printed lets `{{ x | safe }}` pass: printed at once, marking it safe does nothing.
 func (p *parser) printed(x expr) expr {
-	if isConst(x) {
-		fold(x)
-	}
 	if f, ok := x.(*filterExpr); ok && f.name == "safe" && f.x != nil && f.empty() {
-		return f.x
+		x = f.x
 	}
-	return x
+	return p.foldPrinted(x)
 }
 
 func (a *callArgs) empty() bool {
@@ -212,9 +210,9 @@ func (p *parser) forStatement() stmt {
 	if !p.skipName("in") {
 		p.fail("expected token 'in', got '" + p.cur().describe() + "'")
 	}
-	f.iter = p.tuple(tupleOpts{noCond: true, endName: "recursive"})
+	f.iter = p.fold(p.tuple(tupleOpts{noCond: true, endName: "recursive"}))
 	if p.skipName("if") {
-		f.test = p.expression()
+		f.test = p.fold(p.expression())
 	}
 	if p.isName("recursive") {
 		p.refuse(f.line, "a recursive loop")
@@ -244,7 +242,7 @@ func (p *parser) noLoopTarget(t expr) {
 func (p *parser) ifStatement() stmt {
 	f := &ifStmt{line: p.next().line}
 	for n := 0; ; n++ {
-		f.tests = append(f.tests, p.tuple(tupleOpts{noCond: true}))
+		f.tests = append(f.tests, p.fold(p.tuple(tupleOpts{noCond: true})))
 		f.arms = append(f.arms, p.statements(false, "elif", "else", "endif"))
 		switch p.next().text {
 		case "elif":
@@ -260,7 +258,7 @@ func (p *parser) setStatement() stmt {
 	line := p.next().line
 	target := p.target(tupleOpts{}, true)
 	if p.skip("=") {
-		return &setStmt{line: line, target: target, x: p.tuple(tupleOpts{})}
+		return &setStmt{line: line, target: target, x: p.fold(p.tuple(tupleOpts{}))}
 	}
 	s := &setBlockStmt{line: line, target: target}
 	if p.is("|") {
@@ -313,7 +311,7 @@ func (p *parser) signature(def *macroDef) {
 		}
 		def.params = append(def.params, arg)
 		if p.skip("=") {
-			def.defaults = append(def.defaults, p.expression())
+			def.defaults = append(def.defaults, p.fold(p.expression()))
 		} else if len(def.defaults) > 0 {
 			p.fail("non-default argument follows default argument")
 		}
@@ -327,7 +325,7 @@ func (p *parser) callStatement() stmt {
 	if p.is("(") {
 		p.signature(c.def)
 	}
-	call, ok := p.expression().(*callExpr)
+	call, ok := p.fold(p.expression()).(*callExpr)
 	if !ok {
 		p.fail("expected call")
 	}
@@ -342,6 +340,7 @@ func (p *parser) filterStatement(line int) stmt {
 	if p.is("|") {
 		f.filter = p.filters(f.filter)
 	}
+	f.filter = p.fold(f.filter)
 	f.body = p.statements(true, "endfilter")
 	return f
 }
@@ -354,7 +353,7 @@ func (p *parser) withStatement(line int) stmt {
 		}
 		w.targets = append(w.targets, p.target(tupleOpts{}, false))
 		p.expect("=")
-		w.values = append(w.values, p.expression())
+		w.values = append(w.values, p.fold(p.expression()))
 	}
 	w.body = p.statements(true, "endwith")
 	return w
@@ -382,7 +381,7 @@ func (p *parser) printStatement() stmt {
 		if len(out.parts) > 0 {
 			p.expect(",")
 		}
-		out.parts = append(out.parts, outPart{x: p.expression(), line: line})
+		out.parts = append(out.parts, outPart{x: p.foldPrinted(p.expression()), line: line})
 	}
 	return out
 }

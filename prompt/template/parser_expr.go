@@ -429,25 +429,6 @@ func (p *parser) subscribed(x expr) expr {
 	return s
 }
 
-// isConst reports an expression without variables and calls.
-func isConst(x expr) bool {
-	switch x.(type) {
-	case *nameExpr, *callExpr:
-		return false
-	}
-	all := true
-	eachChild(x, func(c expr) { all = all && isConst(c) })
-	return all
-}
-
-// fold marks the slices of a printed constant.
-func fold(x expr) {
-	if s, ok := x.(*sliceExpr); ok {
-		s.folded = true
-	}
-	eachChild(x, fold)
-}
-
 func (p *parser) call(fn expr) expr {
 	line := p.cur().line
 	c := &callExpr{fn: fn, callArgs: p.arguments()}

@@ -21,6 +21,7 @@ type run struct {
 
 	steps, mem, maxOut int
 	fixedSteps         bool // the caller set the steps: input adds none
+	folding            bool // evaluates constants for the parser, see fold
 	depth, maxDepth    int
 	small              int // work not yet a step
 

@@ -260,56 +260,67 @@ func (rs *resolver) declareExpr(s *scope, x expr) {
 
 // eachChild calls f for every operand of x, in the order of evaluation.
 func eachChild(x expr, f func(expr)) {
-	all := func(xs ...expr) {
-		for _, c := range xs {
-			if c != nil {
+	eachOperand(x, func(c *expr) { f(*c) })
+}
+
+// eachOperand is eachChild with the places of the operands, so that f may replace
+// them.
+func eachOperand(x expr, f func(*expr)) {
+	one := func(places ...*expr) {
+		for _, c := range places {
+			if *c != nil {
 				f(c)
 			}
 		}
 	}
+	all := func(xs []expr) {
+		for i := range xs {
+			one(&xs[i])
+		}
+	}
 	args := func(a *callArgs) {
-		all(a.args...)
-		all(a.kwargs...)
-		all(a.dynArgs, a.dynNamed)
+		all(a.args)
+		all(a.kwargs)
+		one(&a.dynArgs, &a.dynNamed)
 	}
 	switch x := x.(type) {
 	case *listExpr:
-		all(x.items...)
+		all(x.items)
 	case *tupleExpr:
-		all(x.items...)
+		all(x.items)
 	case *dictExpr:
 		for i := range x.keys {
-			all(x.keys[i], x.vals[i])
+			one(&x.keys[i], &x.vals[i])
 		}
 	case *condExpr:
-		all(x.test, x.yes, x.no)
+		one(&x.test, &x.yes, &x.no)
 	case *binExpr:
-		all(x.a, x.b)
+		one(&x.a, &x.b)
 	case *addExpr:
-		all(x.terms...)
+		all(x.terms)
 	case *concatExpr:
-		all(x.terms...)
+		all(x.terms)
 	case *unaryExpr:
-		all(x.x)
+		one(&x.x)
 	case *logicExpr:
-		all(x.a, x.b)
+		one(&x.a, &x.b)
 	case *compareExpr:
-		all(x.first)
-		all(x.terms...)
+		one(&x.first)
+		all(x.terms)
 	case *attrExpr:
-		all(x.x)
+		one(&x.x)
 	case *itemExpr:
-		all(x.x, x.key)
+		one(&x.x, &x.key)
 	case *sliceExpr:
-		all(x.x, x.from, x.to, x.step)
+		one(&x.x, &x.from, &x.to, &x.step)
 	case *callExpr:
-		all(x.fn)
+		one(&x.fn)
 		args(&x.callArgs)
 	case *filterExpr:
-		all(x.x)
+		one(&x.x)
 		args(&x.callArgs)
 	case *testExpr:
-		all(x.x)
+		one(&x.x)
 		args(&x.callArgs)
 	}
 }
