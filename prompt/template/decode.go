@@ -1,6 +1,7 @@
 package template
 
 import (
+	"encoding/binary"
 	"math/big"
 	"math/bits"
 	"strconv"
@@ -19,13 +20,14 @@ type decoder struct {
 	n   int // values read
 }
 
-// decode reads one JSON text.
+// decode reads one JSON text. The values share its memory, which outlives them:
+// nothing of a rendering is left but a copy.
 func (r *run) decode(raw []byte) value {
 	if !utf8.Valid(raw) {
 		panic(inputError("not UTF-8"))
 	}
 	r.alloc(len(raw))
-	return r.decodeString(string(raw), 0)
+	return r.decodeString(view(raw), 0)
 }
 
 func (r *run) decodeString(src string, from int) value {
@@ -189,30 +191,39 @@ func (d *decoder) str() string {
 	return ""
 }
 
-// escaped reads a string whose first escape is at s[at].
+// escaped reads a string whose first escape is at s[at], into the arena: decoded
+// text is never longer than its source.
 func (d *decoder) escaped(s string, at int) string {
-	buf := append(d.r.scratch[:0], s[:at]...)
+	buf := d.r.room(len(s) + 8)
+	n := copy(buf, s[:at])
 	for i := at; i < len(s); {
-		c := s[i]
-		switch {
+		if i+8 <= len(s) {
+			w := load8(s, i)
+			binary.LittleEndian.PutUint64(buf[n:], w)
+			k := plainBytes(w)
+			n, i = n+k, i+k
+			if k == 8 {
+				continue
+			}
+		}
+		switch c := s[i]; {
 		case c == '"':
 			d.pos += i + 2
-			d.r.alloc(len(buf))
-			text := string(buf)
-			if cap(buf) <= retainedBytes {
-				d.r.scratch = buf
-			}
-			return text
+			return d.r.keep(n)
 		case c == '\\':
-			var n int
-			buf, n = d.escape(buf, s[i:])
-			i += n
+			if i+1 < len(s) && shortEscapes[s[i+1]] != 0 {
+				buf[n] = shortEscapes[s[i+1]]
+				n, i = n+1, i+2
+				continue
+			}
+			long := d.longEscape(s[i:])
+			n += utf8.EncodeRune(buf[n:], long.char)
+			i += long.size
 		case c < 0x20:
 			d.fail("a control character in a string")
 		default:
-			n := plainLen(s[i:])
-			buf = append(buf, s[i:i+n]...)
-			i += n
+			buf[n] = c
+			n, i = n+1, i+1
 		}
 	}
 	d.fail("a string does not end")
@@ -222,17 +233,10 @@ func (d *decoder) escaped(s string, at int) string {
 // plainLen is the length of the text before the first quote, backslash or control
 // character: eight bytes at a time.
 func plainLen(s string) int {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	i := 0
 	for ; i+8 <= len(s); i += 8 {
-		t := s[i : i+8] // one load
-		w := uint64(t[0]) | uint64(t[1])<<8 | uint64(t[2])<<16 | uint64(t[3])<<24 |
-			uint64(t[4])<<32 | uint64(t[5])<<40 | uint64(t[6])<<48 | uint64(t[7])<<56
-		quote, slash := w^ones*'"', w^ones*'\\'
-		// A byte of these is zero, or below 0x20, where the high bit comes out set.
-		hit := (quote-ones)&^quote | (slash-ones)&^slash | (w-ones*0x20)&^w
-		if hit&highs != 0 {
-			return i + bits.TrailingZeros64(hit&highs)/8
+		if n := plainBytes(load8(s, i)); n < 8 {
+			return i + n
 		}
 	}
 	for ; i < len(s); i++ {
@@ -243,40 +247,51 @@ func plainLen(s string) int {
 	return i
 }
 
-// escape reads one escape and returns its length.
-func (d *decoder) escape(buf []byte, s string) ([]byte, int) {
+// load8 is s[i:i+8] in one load.
+func load8(s string, i int) uint64 {
+	t := s[i : i+8]
+	return uint64(t[0]) | uint64(t[1])<<8 | uint64(t[2])<<16 | uint64(t[3])<<24 |
+		uint64(t[4])<<32 | uint64(t[5])<<40 | uint64(t[6])<<48 | uint64(t[7])<<56
+}
+
+// plainBytes is how many of the eight bytes come before the first quote, backslash
+// or control character.
+func plainBytes(w uint64) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	quote, slash := w^ones*'"', w^ones*'\\'
+	// A byte of these is zero, or below 0x20, where the high bit comes out set.
+	hit := (quote-ones)&^quote | (slash-ones)&^slash | (w-ones*0x20)&^w
+	return bits.TrailingZeros64(hit&highs) / 8
+}
+
+// shortEscapes is what the escapes of two characters stand for; 0 is none.
+var shortEscapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'n': '\n', 't': '\t', 'r': '\r', 'b': '\b', 'f': '\f'}
+
+type longEscape struct {
+	char rune
+	size int // of the escape
+}
+
+// longEscape reads an escape that is not one of shortEscapes.
+func (d *decoder) longEscape(s string) longEscape {
 	if len(s) < 2 {
 		d.fail("a string does not end")
 	}
-	switch c := s[1]; c {
-	case '"', '\\', '/':
-		return append(buf, c), 2
-	case 'n':
-		return append(buf, '\n'), 2
-	case 't':
-		return append(buf, '\t'), 2
-	case 'r':
-		return append(buf, '\r'), 2
-	case 'b':
-		return append(buf, '\b'), 2
-	case 'f':
-		return append(buf, '\f'), 2
-	case 'u':
-	default:
+	if s[1] != 'u' {
 		d.fail("unknown escape")
 	}
 	c := d.hex4(s)
 	switch {
 	case c >= 0xd800 && c < 0xdc00 && len(s) >= 12 && s[6] == '\\' && s[7] == 'u':
 		if low := d.hex4(s[6:]); low >= 0xdc00 && low < 0xe000 {
-			return utf8.AppendRune(buf, 0x10000+(c-0xd800)<<10+(low-0xdc00)), 12
+			return longEscape{0x10000 + (c-0xd800)<<10 + (low - 0xdc00), 12}
 		}
 		panic(inputError("a lone surrogate"))
 	case c >= 0xd800 && c < 0xe000:
 		// Python's str holds it, and the tokenizer then refuses the text.
 		panic(inputError("a lone surrogate"))
 	}
-	return utf8.AppendRune(buf, c), 6
+	return longEscape{c, 6}
 }
 
 func (d *decoder) hex4(s string) rune {

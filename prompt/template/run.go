@@ -14,6 +14,7 @@ type run struct {
 	frame       *frame
 	ctx         []value // render variables, by the template's names
 	scratch     []byte  // for one string at a time
+	arena       []byte  // of decoded strings, see room
 	line        int
 	final       string // with continue_final_message: the message to continue
 	appendFinal bool
@@ -51,10 +52,13 @@ func (p *pool) release(r *run) {
 	clear(r.stack[:cap(r.stack)])
 	clear(r.slab)
 	clear(r.entries)
-	keep := run{stack: r.stack[:0], slab: r.slab[:0], entries: r.entries[:0], ctx: r.ctx[:0], scratch: r.scratch[:0], free: r.free}
+	keep := run{stack: r.stack[:0], slab: r.slab[:0], entries: r.entries[:0], ctx: r.ctx[:0], scratch: r.scratch[:0], arena: r.arena[:0], free: r.free}
 	clear(r.ctx[:cap(r.ctx)])
 	if cap(keep.stack) > retainedValues {
 		keep.stack = nil
+	}
+	if cap(keep.arena) > retainedBytes {
+		keep.arena = nil
 	}
 	if cap(keep.slab) > retainedValues {
 		keep.slab = nil

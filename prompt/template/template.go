@@ -1,6 +1,7 @@
 package template
 
 import (
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -146,6 +147,7 @@ func (t *Template) failure(x any, line int) error {
 		if e.Template == "" {
 			e.Template = t.name
 		}
+		e.Message = strings.Clone(e.Message) // it may be the request's text, which does not outlive the call
 		return e
 	}
 	return &Error{Template: t.name, Line: line, Class: classInternal, Message: "a defect of the interpreter", kind: ErrUnsupported}
