@@ -14,15 +14,16 @@ import (
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.ResponseController) {
 	now := time.Now()
 	route := routingOf(r.Header)
+	cfg := s.cfg.Load()
 	x := &exchange{
-		s: s, w: w, r: r, rc: rc, ctx: r.Context(), start: now,
+		s: s, cfg: cfg, w: w, r: r, rc: rc, ctx: r.Context(), start: now,
 		id:     requestID(r.Header, now),
 		kind:   kindOf(r),
 		route:  route,
-		direct: s.cfg.Mode == Direct && route.worker != "",
+		direct: cfg.Mode == Direct && route.worker != "",
 	}
-	if s.cfg.MaxDuration > 0 {
-		ctx, cancel := context.WithTimeoutCause(x.ctx, s.cfg.MaxDuration, errMaxDuration)
+	if cfg.MaxDuration > 0 {
+		ctx, cancel := context.WithTimeoutCause(x.ctx, cfg.MaxDuration, errMaxDuration)
 		defer cancel()
 		x.ctx = ctx
 	}
@@ -64,7 +65,7 @@ func (x *exchange) serve() error {
 
 // admit reads the body and finds out what it asks for.
 func (x *exchange) admit() error {
-	body, err := x.s.readBody(x.rc, x.r)
+	body, err := x.s.readBody(x.rc, x.r, x.cfg.MaxBody)
 	if err != nil {
 		if x.r.Context().Err() != nil {
 			return errClientGone

@@ -35,7 +35,7 @@ func TestBodiesAreReadWholeOrRefused(t *testing.T) {
 		{name: "announced above the limit", size: 10, says: limit + 1, want: prompt.ErrTooLarge},
 		{name: "above the limit, not announced", size: limit + 1, says: -1, want: prompt.ErrTooLarge},
 	}
-	s := &Server{cfg: Config{MaxBody: limit}, bodies: admission.NewBudget(0)}
+	s := &Server{bodies: admission.NewBudget(0)}
 	for _, tc := range tests {
 		body := bytes.Repeat([]byte("x"), tc.size)
 		var src io.Reader = bytes.NewReader(body)
@@ -44,7 +44,7 @@ func TestBodiesAreReadWholeOrRefused(t *testing.T) {
 		}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", io.NopCloser(src))
 		r.ContentLength = tc.says
-		got, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r)
+		got, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r, limit)
 		if !errors.Is(err, tc.want) {
 			t.Errorf("%s: error %v, want %v", tc.name, err, tc.want)
 			continue
@@ -66,20 +66,20 @@ func TestBodiesAreReadWholeOrRefused(t *testing.T) {
 }
 
 func TestALargeAnnouncementAloneTakesLittleMemory(t *testing.T) {
-	s := &Server{cfg: DefaultConfig(), bodies: admission.NewBudget(0)}
+	s := &Server{bodies: admission.NewBudget(0)}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", io.NopCloser(strings.NewReader("{}")))
 	r.ContentLength = 32 << 20
-	got, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r)
+	got, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r, DefaultConfig().MaxBody)
 	if err != nil || cap(*got) > 2*trustLength {
 		t.Errorf("2 bytes of 32 MiB took %d, error %v", cap(*got), err)
 	}
 }
 
 func TestABrokenBodyIsTheClients(t *testing.T) {
-	s := &Server{cfg: DefaultConfig(), bodies: admission.NewBudget(0)}
+	s := &Server{bodies: admission.NewBudget(0)}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", io.NopCloser(io.MultiReader(strings.NewReader("{"), iotest.ErrReader(io.ErrUnexpectedEOF))))
 	r.ContentLength = 10
-	if _, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r); !errors.Is(err, errBrokenBody) || Status(err) != 400 {
+	if _, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r, DefaultConfig().MaxBody); !errors.Is(err, errBrokenBody) || Status(err) != 400 {
 		t.Errorf("error %v", err)
 	}
 }

@@ -55,10 +55,10 @@ func (x *exchange) attempts() error {
 }
 
 func (x *exchange) maxRetries() int {
-	if x.direct && !x.s.cfg.DirectFailover {
+	if x.direct && !x.cfg.DirectFailover {
 		return 0
 	}
-	return x.s.cfg.MaxRetries
+	return x.cfg.MaxRetries
 }
 
 // mayRepeat reports whether a request that failed with err may go to another
@@ -70,7 +70,7 @@ func (x *exchange) mayRepeat(err error, pair bool) bool {
 	if pair {
 		return x.mayRepeatPair(err)
 	}
-	repeatable := x.s.cfg.RetrySafety == BeforeFirstToken && x.repeatable()
+	repeatable := x.cfg.RetrySafety == BeforeFirstToken && x.repeatable()
 	var ans *answer
 	var broken *Error
 	switch {
@@ -99,7 +99,7 @@ func (x *exchange) try(n int, d *picker.Decision) (err error) {
 	}
 	defer func() { a.decision.Done(time.Now(), outcome) }()
 	defer cancel(nil)
-	if idle := x.s.cfg.IdleTimeout; idle > 0 {
+	if idle := x.cfg.IdleTimeout; idle > 0 {
 		a.idle = time.AfterFunc(idle, func() { cancel(errIdle) })
 		defer a.idle.Stop()
 	}
@@ -161,7 +161,7 @@ func (a *attempt) request() *Request {
 // read reads from the worker under the idle timer.
 func (a *attempt) read(body io.Reader, p []byte) (int, error) {
 	if a.idle != nil {
-		a.idle.Reset(a.x.s.cfg.IdleTimeout)
+		a.idle.Reset(a.x.cfg.IdleTimeout)
 	}
 	n, err := body.Read(p)
 	if a.idle != nil {

@@ -56,14 +56,14 @@ func (p *buffers) put(b *[]byte) {
 	}
 }
 
-// readBody reads the whole body of r into a buffer of s.bufs; nil when there is
-// none. It reads on to the end of the body even when all announced bytes are
+// readBody reads the whole body of r, of limit bytes at most, into a buffer of
+// s.bufs; nil when there is none. It reads on to the end of the body even when all announced bytes are
 // there: only past the end does net/http watch for the client's disconnect.
-func (s *Server) readBody(rc *http.ResponseController, r *http.Request) (*[]byte, error) {
+func (s *Server) readBody(rc *http.ResponseController, r *http.Request, limit int64) (*[]byte, error) {
 	if r.ContentLength == 0 || r.Body == nil {
 		return nil, nil //nolint:nilnil // no body is a valid result, and common
 	}
-	if r.ContentLength > s.cfg.MaxBody {
+	if r.ContentLength > limit {
 		return nil, prompt.ErrTooLarge
 	}
 	size := smallBuffer
@@ -75,7 +75,7 @@ func (s *Server) readBody(rc *http.ResponseController, r *http.Request) (*[]byte
 		s.bufs.put(buf)
 		return nil, admission.ErrExhausted
 	}
-	if err := s.fill(rc, r.Body, buf); err != nil {
+	if err := s.fill(rc, r.Body, buf, limit); err != nil {
 		s.bodies.Give(int64(cap(*buf)))
 		s.bufs.put(buf)
 		return nil, err
@@ -85,7 +85,7 @@ func (s *Server) readBody(rc *http.ResponseController, r *http.Request) (*[]byte
 
 // fill reads src to its end into buf, whose capacity it grows as bytes come and
 // the budget of bodies allows.
-func (s *Server) fill(rc *http.ResponseController, src io.Reader, buf *[]byte) error {
+func (s *Server) fill(rc *http.ResponseController, src io.Reader, buf *[]byte, limit int64) error {
 	var armed time.Time
 	start := time.Now()
 	for {
@@ -106,7 +106,7 @@ func (s *Server) fill(rc *http.ResponseController, src io.Reader, buf *[]byte) e
 		}
 		n, err := src.Read(b[len(b):cap(b)])
 		*buf = b[:len(b)+n]
-		if int64(len(*buf)) > s.cfg.MaxBody {
+		if int64(len(*buf)) > limit {
 			return prompt.ErrTooLarge
 		}
 		if err == nil {

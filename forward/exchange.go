@@ -18,6 +18,7 @@ import (
 // exchange is one client request on its way.
 type exchange struct {
 	s     *Server
+	cfg   *Config // as it was when the request came
 	w     http.ResponseWriter
 	r     *http.Request
 	rc    *http.ResponseController
@@ -75,7 +76,7 @@ func (x *exchange) commit(status int) {
 // before it ended, so that the picker blames whom it must; "none" says that an
 // answer of the forwarder's own blames nobody.
 func (x *exchange) nameWorker() {
-	if !x.s.cfg.NameWorker {
+	if !x.cfg.NameWorker {
 		return
 	}
 	h := x.w.Header()
@@ -106,7 +107,7 @@ func (x *exchange) releaseBody() {
 // write sends p to the client. Its only error is errClientGone: a client that
 // takes nothing for Config.WriteTimeout counts as gone.
 func (x *exchange) write(p []byte, f flushing) error {
-	if limit := x.s.cfg.WriteTimeout; limit > 0 {
+	if limit := x.cfg.WriteTimeout; limit > 0 {
 		if now := time.Now(); x.writeUntil.Sub(now) < limit*3/4 {
 			x.writeUntil = now.Add(limit)
 			_ = x.rc.SetWriteDeadline(x.writeUntil) // not supported by the writers of some tests only

@@ -69,7 +69,7 @@ func (a *attempt) runPair() error {
 		pair: newPair(d.Prefill, d.Worker, d.PrefillRank, d.Rank, random),
 	}
 	a.begin = l.begin
-	if limit := x.s.cfg.FirstTokenTimeout; limit > 0 && x.scan.Stream { // else the first token cannot be seen
+	if limit := x.cfg.FirstTokenTimeout; limit > 0 && x.scan.Stream { // else the first token cannot be seen
 		late := time.AfterFunc(limit, func() { l.fail(errFirstToken) })
 		defer late.Stop()
 	}
@@ -118,7 +118,7 @@ func (l *legs) concurrent() error {
 	x.s.legs.Go(func() {
 		defer close(ended)
 		defer cancel(nil)
-		if limit := x.s.cfg.PrefillTimeout; limit > 0 {
+		if limit := x.cfg.PrefillTimeout; limit > 0 {
 			// Past the decode leg's beginning it is no news that the answer is slow.
 			late := time.AfterFunc(limit, func() { l.fail(&legError{errPrefillTimeout}) })
 			defer late.Stop()
@@ -173,7 +173,7 @@ func (l *legs) serial() error {
 	}
 	ctx, cancel := context.WithCancelCause(l.a.ctx)
 	defer cancel(nil)
-	if limit := l.a.x.s.cfg.PrefillTimeout; limit > 0 {
+	if limit := l.a.x.cfg.PrefillTimeout; limit > 0 {
 		late := time.AfterFunc(limit, func() { cancel(errPrefillTimeout) })
 		defer late.Stop()
 	}

@@ -49,9 +49,9 @@ func (x *exchange) mayRepeatPair(err error) bool {
 		x.s.metrics.redispatches.Inc()
 		return true
 	case isAnswer:
-		return x.s.cfg.RetrySafety == BeforeFirstToken && ans.status >= 500 && ans.status != http.StatusNotImplemented
+		return x.cfg.RetrySafety == BeforeFirstToken && ans.status >= 500 && ans.status != http.StatusNotImplemented
 	}
-	return isBroken && (broken.Stage <= StageWrite || x.s.cfg.RetrySafety == BeforeFirstToken && x.repeatable())
+	return isBroken && (broken.Stage <= StageWrite || x.cfg.RetrySafety == BeforeFirstToken && x.repeatable())
 }
 
 // failed notes the workers that err, of the attempt with d, speaks against.

@@ -29,12 +29,12 @@ func (c Config) defaultRetention() prompt.Retention {
 // Engines with a strict schema and foreign KV connectors may refuse the fields,
 // so they are off unless asked for (Infera defect H5).
 func (x *exchange) retained(w *fleet.Worker, body []byte) []byte {
-	if !x.s.cfg.InjectRetention || x.kind != prompt.Chat && x.kind != prompt.Completions {
+	if !x.cfg.InjectRetention || x.kind != prompt.Chat && x.kind != prompt.Completions {
 		return body
 	}
 	level := x.scan.Retention
 	if level == prompt.RetentionUnset {
-		level = x.s.cfg.defaultRetention()
+		level = x.cfg.defaultRetention()
 	}
 	return withRetention(w.Engine, level, body)
 }

@@ -67,7 +67,7 @@ func (d Deps) validate() error {
 
 // Server forwards requests. Create it with [New].
 type Server struct {
-	cfg      Config
+	cfg      atomic.Pointer[Config] // each request keeps the one it started with
 	deps     Deps
 	metrics  *metrics
 	bufs     buffers
@@ -84,7 +84,20 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("forward: %w", err)
 	}
 	bodies := admission.NewBudget(cfg.MaxBuffered)
-	return &Server{cfg: cfg, deps: deps, metrics: newMetrics(bodies), prefixes: prefixesOf(deps.Routes), bodies: bodies}, nil
+	s := &Server{deps: deps, metrics: newMetrics(bodies), prefixes: prefixesOf(deps.Routes), bodies: bodies}
+	s.cfg.Store(&cfg)
+	return s, nil
+}
+
+// SetConfig makes cfg the settings of the requests that come from now on; those
+// under way keep theirs, with every timer they run. MaxBuffered stays what it was
+// given to [New]. An invalid cfg changes nothing. It may be called at any time.
+func (s *Server) SetConfig(cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("forward: %w", err)
+	}
+	s.cfg.Store(&cfg)
+	return nil
 }
 
 // Handler returns the server's HTTP handler.
@@ -147,8 +160,9 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 // shutdown ends srv in the order of Serve's comment. failed is only watched, so
 // that a listener that breaks meanwhile does not make the delay pass in vain.
 func (s *Server) shutdown(ctx context.Context, srv *http.Server, abort context.CancelCauseFunc, failed chan error) error {
-	if s.cfg.DrainDelay > 0 {
-		delay := time.NewTimer(s.cfg.DrainDelay)
+	cfg := s.cfg.Load()
+	if cfg.DrainDelay > 0 {
+		delay := time.NewTimer(cfg.DrainDelay)
 		select {
 		case <-delay.C:
 		case err := <-failed:
@@ -156,13 +170,13 @@ func (s *Server) shutdown(ctx context.Context, srv *http.Server, abort context.C
 		}
 		delay.Stop()
 	}
-	finish, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
+	finish, cancel := context.WithTimeout(ctx, cfg.DrainTimeout)
 	defer cancel()
 	if err := srv.Shutdown(finish); err == nil {
 		return nil
 	}
 	s.deps.Log.LogAttrs(ctx, slog.LevelInfo, "drain timeout reached, ending the remaining requests",
-		slog.Duration("drain_timeout", s.cfg.DrainTimeout))
+		slog.Duration("drain_timeout", cfg.DrainTimeout))
 	abort(errDraining)
 	grace, cancelGrace := context.WithTimeout(ctx, abortGrace)
 	defer cancelGrace()

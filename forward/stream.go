@@ -119,7 +119,7 @@ func (st *stream) event(raw []byte) (end bool, err error) {
 		}
 		return true, &errorEvent{status: status}
 	case lifecycle:
-		if st.whole > maxHold || time.Since(st.start) >= st.x.s.cfg.HoldTime {
+		if st.whole > maxHold || time.Since(st.start) >= st.x.cfg.HoldTime {
 			return false, st.commit()
 		}
 	}
