@@ -1,8 +1,3 @@
-// Package admission bounds what a program takes on.
-//
-// # Concurrency
-//
-// A [Budget] is safe for concurrent use and takes no lock.
 package admission
 
 import (
@@ -15,7 +10,7 @@ import (
 var ErrExhausted = errors.New("too much is being served: try again later")
 
 // Budget bounds a sum, such as the bytes of request bodies held in memory at
-// once. Make it with [NewBudget].
+// once. Make it with [NewBudget]. It is safe for concurrent use and takes no lock.
 type Budget struct {
 	limit int64
 	used  atomic.Int64
