@@ -76,7 +76,13 @@ func (e *encoder) pieces(dst []uint32, w []byte, at int) []uint32 {
 	if !e.m.ignoreMerges {
 		key = 0 // whole words are encoded like pieces; see piece
 	}
-	for from := 0; from < len(w); {
+	for from, pause := 0, stopBytes; from < len(w); {
+		if from >= pause {
+			if e.halt() {
+				return dst
+			}
+			pause = from + stopBytes
+		}
 		dst = e.piece(dst, w, from, at, key)
 		from = at
 		if from < len(w) {
@@ -113,7 +119,7 @@ func (e *encoder) windows(dst []uint32, w []byte) []uint32 {
 	pos, cur := 0, 0
 	end := e.windowEnd(w, 0)
 	e.window[cur] = e.merge(e.m, e.window[cur][:0], w[:end])
-	for end < len(w) {
+	for end < len(w) && !e.halt() {
 		next, kept := e.joint(w, pos, cur)
 		if kept == 0 {
 			return e.merge(e.m, dst[:had], w) // as slow as n log n, and never seen

@@ -19,6 +19,9 @@ var ErrTooLarge = errors.New("tokens: tokenizer file too large")
 // refuses such text too, so there are no token ids to agree on.
 var ErrInvalidText = errors.New("tokens: text is not valid UTF-8")
 
+// ErrStopped is returned for an encoding that was given up; see [Stop].
+var ErrStopped = errors.New("tokens: given up before the end of the text")
+
 // UnsupportedError says which feature of a tokenizer file this package does not
 // reproduce exactly. Serve that model through the worker's /tokenize instead.
 type UnsupportedError struct {

@@ -12,6 +12,7 @@ type merger struct {
 	prev  []int32
 	next  []int32
 	heap  []uint64 // rank<<32 | position, smallest first
+	stopper
 }
 
 // merge appends the tokens of b, which no merge crosses: again and again the pair
@@ -80,7 +81,10 @@ func (s *merger) mergeHeap(m *bpe, dst []uint32) []uint32 {
 	for i := len(s.heap)/heapArity + 1; i > 0; i-- {
 		s.down(i - 1)
 	}
-	for len(s.heap) > 0 {
+	for turn := 1; len(s.heap) > 0; turn++ {
+		if turn%stopMerges == 0 && s.halt() {
+			break
+		}
 		top := s.heap[0]
 		at, rank := int32(top), uint32(top>>32)
 		if s.ranks[at] != rank {

@@ -63,28 +63,45 @@ func NewPrefixCache(size int) *PrefixCache {
 
 // Encode is [Tokenizer.Encode] of t, taking what it can from the cache.
 func (c *PrefixCache) Encode(t *Tokenizer, dst []uint32, text []byte, specials Specials) ([]uint32, error) {
+	return c.EncodeUntil(Stop{}, t, dst, text, specials)
+}
+
+// EncodeUntil is Encode, given up with [ErrStopped] soon after stop says so: within
+// the time for some 16 KiB of text. What was encoded until then is remembered.
+func (c *PrefixCache) EncodeUntil(stop Stop, t *Tokenizer, dst []uint32, text []byte, specials Specials) ([]uint32, error) {
 	if !utf8.Valid(text) {
 		return dst, ErrInvalidText
 	}
 	if t.chunked && !t.oneChunk(text) {
-		return t.Encode(dst, text, specials)
+		return t.encode(stop, dst, text, specials)
 	}
+	had := len(dst)
 	e := t.borrow()
 	defer t.giveBack(e)
+	e.stop = stop
 	if specials {
 		dst = append(dst, t.around.before...)
 	}
-	from := 0
+	from, pause := 0, stopBytes
 	for {
 		to := t.nextCut(text, from+c.step)
 		if to < 0 {
 			break
+		}
+		if from >= pause {
+			if e.halt() {
+				return dst[:had], ErrStopped
+			}
+			pause = from + stopBytes
 		}
 		dst = c.stretch(t, e, dst, text[from:to], from > 0)
 		from = to
 	}
 	if from < len(text) {
 		dst = t.stretch(e, dst, text[from:], from > 0)
+	}
+	if e.stopped {
+		return dst[:had], ErrStopped
 	}
 	if specials {
 		dst = append(dst, t.around.after...)
@@ -105,8 +122,9 @@ func (c *PrefixCache) stretch(t *Tokenizer, e *encoder, dst []uint32, text []byt
 		return dst
 	}
 	had := len(dst)
-	dst = t.stretch(e, dst, text, continued)
-	s.put(key, dst[had:])
+	if dst = t.stretch(e, dst, text, continued); !e.stopped {
+		s.put(key, dst[had:])
+	}
 	return dst
 }
 

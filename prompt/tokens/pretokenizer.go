@@ -168,7 +168,13 @@ func (e *encoder) words(p *preTokenizer, dst []uint32, b []byte, atStart, contin
 	if p.split == nil {
 		return e.cached(dst, b, 0, len(b), 0)
 	}
-	for i, lim := 0, 0; i < len(b); {
+	for i, lim, pause := 0, 0, stopBytes; i < len(b); {
+		if i >= pause {
+			if e.halt() {
+				return dst
+			}
+			pause = i + stopBytes
+		}
 		var end int
 		end, lim = p.split(b, i, lim)
 		dst = e.cached(dst, b, i, end, 0)
@@ -192,7 +198,13 @@ func (e *encoder) metaWords(m *metaspace, dst []uint32, b []byte, atStart, conti
 	if !m.split {
 		return e.cached(dst, out, 0, len(out), 0)
 	}
-	for i := 0; i < len(out); {
+	for i, pause := 0, stopBytes; i < len(out); {
+		if i >= pause {
+			if e.halt() {
+				return dst
+			}
+			pause = i + stopBytes
+		}
 		end := len(out)
 		skip := runeLen(out[i])
 		if at := bytes.Index(out[i+skip:], m.mark); at >= 0 {

@@ -50,15 +50,25 @@ func (t *Tokenizer) Encode(dst []uint32, text []byte, specials Specials) ([]uint
 	if !utf8.Valid(text) {
 		return dst, ErrInvalidText
 	}
+	return t.encode(Stop{}, dst, text, specials)
+}
+
+// encode is Encode of valid text.
+func (t *Tokenizer) encode(stop Stop, dst []uint32, text []byte, specials Specials) ([]uint32, error) {
+	had := len(dst)
 	e := t.borrow()
+	defer t.giveBack(e)
+	e.stop = stop
 	if specials {
 		dst = append(dst, t.around.before...)
 	}
 	dst = t.whole(e, dst, text)
+	if e.stopped {
+		return dst[:had], ErrStopped
+	}
 	if specials {
 		dst = append(dst, t.around.after...)
 	}
-	t.giveBack(e)
 	return dst, nil
 }
 
@@ -150,6 +160,7 @@ func (t *Tokenizer) borrow() *encoder {
 const keepScratch = 8 << 20
 
 func (t *Tokenizer) giveBack(e *encoder) {
+	e.stopper = stopper{}
 	if e.scratch() > keepScratch {
 		*e = encoder{m: e.m, cache: e.cache, lasting: e.lasting}
 	}
