@@ -65,7 +65,7 @@ func (x *exchange) serve() error {
 
 // admit reads the body and finds out what it asks for.
 func (x *exchange) admit() error {
-	body, err := x.s.readBody(x.rc, x.r, x.cfg.MaxBody)
+	body, err := x.s.readBody(x.rc, x.r, bodyLimit{x.cfg.MaxBody, x.cfg.MinBodyRate})
 	if err != nil {
 		if x.r.Context().Err() != nil {
 			return errClientGone
@@ -88,18 +88,24 @@ func (x *exchange) prepareHeader() {
 	if !validID(x.outHeader.Get(headerClientID)) {
 		x.outHeader[headerClientID] = []string{x.id}
 	}
-	if x.kind != prompt.Other { // the events of a compressed stream can't be seen
+	if x.identity() {
 		x.outHeader["Accept-Encoding"] = []string{"identity"}
 	}
 }
+
+// identity reports whether the answer must not be compressed: its events, or its
+// end, are to be seen.
+func (x *exchange) identity() bool { return x.kind != prompt.Other || isResponses(x.r.URL.Path) }
 
 // pure reports whether a path of engines only computes: a request to it may be
 // repeated like a generation. Of other paths nothing is known, so that only what
 // cannot have run is repeated.
 func pure(path string) bool {
+	if isResponses(path) {
+		return true
+	}
 	switch path {
-	case responsesPath,
-		"/v1/embeddings",
+	case "/v1/embeddings",
 		"/v1/messages/count_tokens",
 		"/v1/rerank",
 		"/v2/rerank",

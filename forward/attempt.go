@@ -132,6 +132,11 @@ func (a *attempt) relay(tr Transport, w *fleet.Worker, req *Request) error {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	a.status = resp.Status
+	if x.identity() {
+		if err := plain(resp); err != nil {
+			return err
+		}
+	}
 	switch {
 	case resp.Status >= 500 || resp.Status == http.StatusTooManyRequests:
 		return a.keep(resp)

@@ -19,12 +19,8 @@ const (
 	keepBuffer  = 4 << 20 // larger buffers are left to the garbage collector
 )
 
-// A client must send its body at bodyRate bytes per second, on average, after
-// bodyGrace (failover S8).
-const (
-	bodyGrace = 30 * time.Second
-	bodyRate  = 1 << 10
-)
+// bodyGrace is the time before Config.MinBodyRate counts (failover S8).
+const bodyGrace = 30 * time.Second
 
 // buffers lends byte slices by size class. The zero value is ready to use.
 type buffers struct{ small, large sync.Pool }
@@ -56,14 +52,17 @@ func (p *buffers) put(b *[]byte) {
 	}
 }
 
-// readBody reads the whole body of r, of limit bytes at most, into a buffer of
-// s.bufs; nil when there is none. It reads on to the end of the body even when all announced bytes are
+// bodyLimit is what a request's body must keep to.
+type bodyLimit struct{ size, rate int64 } // Config.MaxBody and MinBodyRate
+
+// readBody reads the whole body of r into a buffer of s.bufs; nil when there is
+// none. It reads on to the end of the body even when all announced bytes are
 // there: only past the end does net/http watch for the client's disconnect.
-func (s *Server) readBody(rc *http.ResponseController, r *http.Request, limit int64) (*[]byte, error) {
+func (s *Server) readBody(rc *http.ResponseController, r *http.Request, limit bodyLimit) (*[]byte, error) {
 	if r.ContentLength == 0 || r.Body == nil {
 		return nil, nil //nolint:nilnil // no body is a valid result, and common
 	}
-	if r.ContentLength > limit {
+	if r.ContentLength > limit.size {
 		return nil, prompt.ErrTooLarge
 	}
 	size := smallBuffer
@@ -85,7 +84,7 @@ func (s *Server) readBody(rc *http.ResponseController, r *http.Request, limit in
 
 // fill reads src to its end into buf, whose capacity it grows as bytes come and
 // the budget of bodies allows.
-func (s *Server) fill(rc *http.ResponseController, src io.Reader, buf *[]byte, limit int64) error {
+func (s *Server) fill(rc *http.ResponseController, src io.Reader, buf *[]byte, limit bodyLimit) error {
 	var armed time.Time
 	start := time.Now()
 	for {
@@ -99,14 +98,14 @@ func (s *Server) fill(rc *http.ResponseController, src io.Reader, buf *[]byte, l
 			b = grown
 			*buf = b
 		}
-		deadline := start.Add(bodyGrace + time.Duration(len(b)/bodyRate)*time.Second)
+		deadline := start.Add(bodyGrace + time.Duration(int64(len(b))/limit.rate)*time.Second)
 		if deadline.Sub(armed) > bodyGrace/4 {
 			_ = rc.SetReadDeadline(deadline) // not supported by the writers of some tests only
 			armed = deadline
 		}
 		n, err := src.Read(b[len(b):cap(b)])
 		*buf = b[:len(b)+n]
-		if int64(len(*buf)) > limit {
+		if int64(len(*buf)) > limit.size {
 			return prompt.ErrTooLarge
 		}
 		if err == nil {

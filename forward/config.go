@@ -62,6 +62,23 @@ type Config struct {
 	MaxDuration       time.Duration // longest duration of a whole request; 0 no limit; default 0
 	WriteTimeout      time.Duration // longest wait for the client to take a write; 0 for ever; default 60 s
 
+	// KeepAlive is the silence after which a client whose stream has begun gets
+	// an SSE comment; 0 for none. Default 0 (--sse-keepalive).
+	KeepAlive time.Duration
+	// ErrorDone puts [DONE] behind the error event that ends a broken stream of
+	// chat or text completions, for clients that hang without it. Whoever counts
+	// [DONE] as success then counts wrong. Default false (--sse-error-done).
+	ErrorDone bool
+	// AcceptFinish takes a stream of chat or text completions whose choices have
+	// all told a finish reason, and which then ends properly without [DONE], as
+	// complete, and adds [DONE]. No engine that Infera's launchers start omits
+	// it. Default false (--sse-accept-finish-reason).
+	AcceptFinish bool
+	// MinBodyRate is the rate, in bytes per second on average after the first
+	// 30 s, at which a client must send its body, below it 408. Default 1 KiB/s
+	// (--min-body-rate).
+	MinBodyRate int64
+
 	// HoldTime is for how long a stream's 200 is held back while only events
 	// without content have come. Past it the next event commits, so that
 	// keep-alive comments reach a client that waits for a long prefill.
@@ -95,6 +112,7 @@ func DefaultConfig() Config {
 		FirstTokenTimeout: 120 * time.Second,
 		WriteTimeout:      60 * time.Second,
 		HoldTime:          10 * time.Second,
+		MinBodyRate:       1 << 10,
 		DrainDelay:        5 * time.Second,
 		DrainTimeout:      30 * time.Second,
 	}
@@ -120,6 +138,9 @@ func (c Config) Validate() error {
 	if c.MaxBody < 1 {
 		errs = append(errs, fmt.Errorf("max body %d bytes: want at least 1", c.MaxBody))
 	}
+	if c.MinBodyRate < 1 {
+		errs = append(errs, fmt.Errorf("min body rate %d bytes/s: want at least 1", c.MinBodyRate))
+	}
 	if c.MaxBuffered != 0 && c.MaxBuffered < c.MaxBody {
 		errs = append(errs, fmt.Errorf("max buffered %d bytes: want 0 (no limit) or at least max body, %d", c.MaxBuffered, c.MaxBody))
 	}
@@ -133,6 +154,7 @@ func (c Config) Validate() error {
 		{"max duration", c.MaxDuration},
 		{"write timeout", c.WriteTimeout},
 		{"hold time", c.HoldTime},
+		{"sse keepalive", c.KeepAlive},
 		{"drain delay", c.DrainDelay},
 		{"drain timeout", c.DrainTimeout},
 	} {

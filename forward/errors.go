@@ -137,8 +137,11 @@ func describeRequest(err error) (apiError, bool) {
 
 func describeAnswer(a *answer) apiError {
 	e := apiError{status: a.status, kind: serverError, code: "upstream_error", message: a.Error(), mayHaveRun: !a.refused()}
-	if a.status == http.StatusTooManyRequests {
+	switch {
+	case a.status == http.StatusTooManyRequests:
 		e.kind, e.code = "rate_limit_error", "worker_full"
+	case a.header == nil:
+		e.code = "upstream_error_event"
 	}
 	if a.refused() {
 		e.retryAfter = 1
@@ -152,6 +155,8 @@ func describeAnswer(a *answer) apiError {
 func describeBroken(e *Error) apiError {
 	out := apiError{status: http.StatusBadGateway, kind: serverError, mayHaveRun: e.Stage >= StageDispatched}
 	switch {
+	case errors.Is(e, ErrLeaving):
+		out.status, out.code, out.message = http.StatusServiceUnavailable, "worker_draining", ErrLeaving.Error()
 	case e.Stage == StageDial:
 		out.code, out.message = "upstream_connect_failed", "the worker could not be reached"
 	case e.Stage == StageBody && !errors.Is(e, syscall.ECONNRESET):
@@ -168,8 +173,9 @@ func describeBroken(e *Error) apiError {
 type shape uint8
 
 const (
-	openAI shape = iota
-	anthropic
+	openAI        shape = iota
+	anthropic           // Anthropic messages
+	responseEvent       // an event of the OpenAI responses API; answers are openAI there
 )
 
 func shapeOf(kind prompt.Kind) shape {
@@ -177,6 +183,12 @@ func shapeOf(kind prompt.Kind) shape {
 		return anthropic
 	}
 	return openAI
+}
+
+// ids is what an error in a stream tells of its request.
+type ids struct {
+	request, attempt string
+	sequence         int // number of the event, for the API that numbers them
 }
 
 type errorBody struct {
@@ -193,26 +205,45 @@ type anthropicBody struct {
 	Error struct {
 		Type    string `json:"type"`
 		Message string `json:"message"`
+		Code    string `json:"code"` // not Anthropic's: the one of every other form
 	} `json:"error"`
 	RequestID string `json:"request_id,omitempty"`
+	AttemptID string `json:"attempt_id,omitempty"`
 }
 
-// encode returns the JSON of e. attemptID is "" outside of streams.
-func (e apiError) encode(form shape, requestID, attemptID string) []byte {
+// responseErrorBody is the event "error" of the OpenAI responses API. The object
+// within is what official clients raise an exception for.
+type responseErrorBody struct {
+	Type     string    `json:"type"`
+	Code     string    `json:"code"`
+	Message  string    `json:"message"`
+	Param    *string   `json:"param"`
+	Sequence int       `json:"sequence_number"`
+	Error    errorBody `json:"error"`
+}
+
+// encode returns the JSON of e. Answers that are no stream have no attempt and
+// no sequence.
+func (e apiError) encode(form shape, of ids) []byte {
+	inner := errorBody{Message: e.message, Type: e.kind, Code: e.code, RequestID: of.request, AttemptID: of.attempt}
+	if e.param != "" {
+		inner.Param = &e.param
+	}
 	var v any
-	if form == anthropic {
+	switch form {
+	case anthropic:
 		var b anthropicBody
-		b.Type, b.RequestID = "error", requestID
-		b.Error.Type, b.Error.Message = anthropicType(e.status), e.message
+		b.Type, b.RequestID, b.AttemptID = "error", of.request, of.attempt
+		b.Error.Type, b.Error.Message, b.Error.Code = anthropicType(e.status), e.message, e.code
 		v = b
-	} else {
-		b := errorBody{Message: e.message, Type: e.kind, Code: e.code, RequestID: requestID, AttemptID: attemptID}
-		if e.param != "" {
-			b.Param = &e.param
+	case responseEvent:
+		v = responseErrorBody{
+			Type: "error", Code: e.code, Message: e.message, Param: inner.Param, Sequence: of.sequence, Error: inner,
 		}
+	default:
 		v = struct {
 			Error errorBody `json:"error"`
-		}{b}
+		}{inner}
 	}
 	out, err := json.Marshal(v)
 	if err != nil { // strings always marshal
@@ -222,10 +253,10 @@ func (e apiError) encode(form shape, requestID, attemptID string) []byte {
 }
 
 // event returns e as the last event of a stream.
-func (e apiError) event(form shape, requestID, attemptID string) []byte {
-	data := e.encode(form, requestID, attemptID)
-	out := make([]byte, 0, len(data)+32)
-	if form == anthropic {
+func (e apiError) event(form shape, of ids) []byte {
+	data := e.encode(form, of)
+	out := make([]byte, 0, len(data)+64)
+	if form != openAI {
 		out = append(out, "event: error\n"...)
 	}
 	out = append(out, "data: "...)
@@ -268,7 +299,7 @@ func (e apiError) write(w http.ResponseWriter, form shape, requestID string) int
 	if e.mayHaveRun { // the OpenAI SDKs obey it (failover 2B)
 		h.Set("X-Should-Retry", "false")
 	}
-	body := e.encode(form, requestID, "")
+	body := e.encode(form, ids{request: requestID})
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(e.status)
 	n, _ := w.Write(body) //nolint:gosec // JSON; the client is gone when it fails; the caller sees that by its context

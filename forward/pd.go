@@ -291,6 +291,9 @@ func (l *legs) sendPrefill(ctx context.Context, body []byte) (*Object, error) {
 		return nil, cause(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
+	if err := plain(resp); err != nil {
+		return nil, err
+	}
 	if resp.Status >= http.StatusBadRequest {
 		return nil, prefillAnswer(ctx, resp)
 	}

@@ -98,15 +98,33 @@ func dialectOf(kind prompt.Kind, path string) dialect {
 		return chat
 	case kind == prompt.Messages:
 		return messages
-	case strings.TrimRight(path, "/") == responsesPath:
+	case isResponses(path):
 		return responses
 	}
 	return generic
 }
 
+// isResponses reports whether path is the OpenAI responses endpoint, with any
+// prefix and trailing slashes.
+func isResponses(path string) bool { return strings.HasSuffix(strings.TrimRight(path, "/"), responsesPath) }
+
+// shape returns the form of the errors in a stream of dialect d.
+func (d dialect) shape() shape {
+	switch d {
+	case messages:
+		return anthropic
+	case responses:
+		return responseEvent
+	case generic, chat:
+	}
+	return openAI
+}
+
 const (
 	bom      = "\xef\xbb\xbf"
 	doneData = "[DONE]"
+
+	doneEvent = "data: " + doneData + "\n\n"
 )
 
 // event is the parts of an SSE event that the relay looks at: the event field
@@ -207,15 +225,31 @@ func responsesMeaning(kind string) meaning {
 	return content
 }
 
-// isErrorObject reports whether data begins as {"error": something, or as the
-// {"object":"error" of older vLLM versions.
+// isErrorObject reports whether data is an object with an error in it, or the
+// {"object":"error" of older vLLM versions. Official clients look for a member
+// error wherever it stands. A text has its quotes escaped, so that few events
+// need the second look.
 func isErrorObject(data []byte) bool {
+	if !bytes.Contains(data, []byte(`"error"`)) {
+		return false
+	}
 	rest, ok := member(data, '{', "error")
 	if ok {
-		return !bytes.HasPrefix(rest, []byte("null"))
+		return isSomething(rest)
 	}
 	rest, ok = member(data, '{', "object")
-	return ok && bytes.HasPrefix(rest, []byte(`"error"`))
+	if ok && bytes.HasPrefix(rest, []byte(`"error"`)) {
+		return true
+	}
+	var v struct {
+		Error json.RawMessage `json:"error"`
+	}
+	return json.Unmarshal(data, &v) == nil && len(v.Error) > 0 && isSomething(v.Error)
+}
+
+// isSomething reports whether a JSON value is neither null nor an empty text.
+func isSomething(value []byte) bool {
+	return !bytes.HasPrefix(value, []byte("null")) && !bytes.HasPrefix(value, []byte(`""`))
 }
 
 // member returns what follows open, the quoted key and a colon, with any white

@@ -24,10 +24,13 @@ type stream struct {
 	dial dialect
 	form shape
 
-	frames framer
-	buf    []byte // bytes from the first one not written
-	whole  int    // end of the last complete event in buf
-	start  time.Time
+	frames  framer
+	buf     []byte // bytes from the first one not written
+	whole   int    // end of the last complete event in buf
+	start   time.Time
+	events  int     // with data, sent or about to be
+	pulse   *pulse  // nil without keep-alive comments
+	reasons *finishes // nil unless a finish reason stands for [DONE]
 }
 
 // relayStream relays a's response to the client. Its error means that the
@@ -37,10 +40,14 @@ func (x *exchange) relayStream(a *attempt, resp *Response) error {
 	lent := x.s.bufs.get(smallBuffer)
 	st := &stream{
 		x: x, a: a, resp: resp, start: time.Now(),
-		dial: dialectOf(x.kind, x.r.URL.Path), form: shapeOf(x.kind),
-		buf: *lent,
+		dial: dialectOf(x.kind, x.r.URL.Path), buf: *lent, pulse: x.newPulse(a),
+	}
+	st.form = st.dial.shape()
+	if x.cfg.AcceptFinish && st.dial == chat {
+		st.reasons = &finishes{want: x.scan.N}
 	}
 	err := st.run()
+	st.pulse.stop()
 	*lent = st.buf
 	x.s.bufs.put(lent)
 	if err == nil || !x.committed {
@@ -59,7 +66,7 @@ func (st *stream) run() error {
 		}
 		n, rerr := st.a.read(st.resp.Body, st.buf[len(st.buf):cap(st.buf)])
 		st.buf = st.buf[:len(st.buf)+n]
-		end, err := st.events()
+		end, err := st.look()
 		if end {
 			return st.finish(err, rerr)
 		}
@@ -83,10 +90,10 @@ func (st *stream) grow() error {
 	return nil
 }
 
-// events classifies the events that have become complete. end is true when one
+// look classifies the events that have become complete. end is true when one
 // was a terminal: then nothing behind it counts, and err says whether it was a
 // failure.
-func (st *stream) events() (end bool, err error) {
+func (st *stream) look() (end bool, err error) {
 	for {
 		next := st.frames.next(st.buf)
 		if next < 0 {
@@ -103,6 +110,10 @@ func (st *stream) events() (end bool, err error) {
 func (st *stream) event(raw []byte) (end bool, err error) {
 	switch st.dial.meaning(raw) {
 	case content:
+		st.events++
+		if st.reasons != nil {
+			st.reasons.note(raw)
+		}
 		if st.x.firstAt.IsZero() {
 			if err := st.x.firstToken(st.a); err != nil {
 				return true, err
@@ -119,6 +130,9 @@ func (st *stream) event(raw []byte) (end bool, err error) {
 		}
 		return true, &errorEvent{status: status}
 	case lifecycle:
+		if st.dial == responses && parseEvent(raw).hasData {
+			st.events++
+		}
 		if st.whole > maxHold || time.Since(st.start) >= st.x.cfg.HoldTime {
 			return false, st.commit()
 		}
@@ -131,6 +145,8 @@ func (st *stream) commit() error {
 	if st.x.committed {
 		return nil
 	}
+	st.pulse.lock()
+	defer st.pulse.unlock(true)
 	h := st.x.w.Header()
 	copyResponse(h, st.resp.Header)
 	st.x.commit(st.resp.Status)
@@ -150,7 +166,9 @@ func (st *stream) send(f flushing) error {
 	if !st.x.committed || st.whole == 0 {
 		return nil
 	}
+	st.pulse.lock()
 	err := st.x.write(st.buf[:st.whole], f)
+	st.pulse.unlock(true)
 	rest := copy(st.buf, st.buf[st.whole:])
 	st.buf = st.buf[:rest]
 	st.frames.cut(st.whole)
@@ -164,6 +182,11 @@ func (st *stream) finish(err, rerr error) error {
 	var event *errorEvent
 	if err != nil && !errors.As(err, &event) {
 		return err
+	}
+	st.pulse.stop()
+	if event != nil {
+		st.x.s.metrics.truncated.WithLabelValues("upstream_error_event").Inc()
+		st.closeFailed()
 	}
 	f := flush
 	if rerr != nil {
@@ -183,6 +206,7 @@ func (st *stream) finish(err, rerr error) error {
 
 // ended decides what the end of the body without a terminal event means.
 func (st *stream) ended(rerr error) error {
+	st.pulse.stop()
 	if !errors.Is(rerr, io.EOF) {
 		if err := st.send(noFlush); err != nil {
 			return err
@@ -197,6 +221,16 @@ func (st *stream) ended(rerr error) error {
 			return err
 		}
 		return st.finish(nil, rerr)
+	}
+	if len(tail) == 0 && st.reasons.complete() {
+		st.x.s.metrics.missingDone.Inc()
+		st.buf = append(st.buf, doneEvent...)
+		st.whole = len(st.buf)
+		if err := st.send(noFlush); err != nil {
+			return err
+		}
+		st.x.trailers(st.resp)
+		return nil
 	}
 	if st.dial != generic || st.resp.CloseDelimited && st.x.committed && len(tail) > 0 {
 		if err := st.send(noFlush); err != nil {
@@ -225,10 +259,24 @@ func (st *stream) fail(err error) error {
 	}
 	told := describe(err)
 	st.x.s.metrics.truncated.WithLabelValues(told.code).Inc()
-	if werr := st.x.write(told.event(st.form, st.x.id, st.a.id), noFlush); werr != nil {
+	out := told.event(st.form, ids{request: st.x.id, attempt: st.a.id, sequence: st.events})
+	if st.x.cfg.ErrorDone && st.dial == chat {
+		out = append(out, doneEvent...)
+	}
+	if werr := st.x.write(out, noFlush); werr != nil {
 		return werr
 	}
 	return err
+}
+
+// closeFailed puts [DONE] behind the worker's own error event, for clients that
+// wait for it (Config.ErrorDone).
+func (st *stream) closeFailed() {
+	if !st.x.cfg.ErrorDone || st.dial != chat {
+		return
+	}
+	st.buf = append(st.buf[:st.whole], doneEvent...)
+	st.whole = len(st.buf)
 }
 
 // drain reads on to the end of a body that has said all that counts, so that

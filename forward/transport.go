@@ -106,6 +106,9 @@ var (
 	// and it broke, or it is leaving on purpose. The attempt may be repeated as
 	// its stage allows, and says nothing about the worker's health.
 	ErrBlameless = errors.New("not the worker's fault")
+	// ErrLeaving says that the worker gave the request back because it is
+	// shutting down. It is [ErrBlameless].
+	ErrLeaving = fmt.Errorf("%w: the worker is shutting down", ErrBlameless)
 )
 
 // Error is a failed attempt.

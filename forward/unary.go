@@ -94,8 +94,9 @@ func mediaType(h http.Header) string {
 	return strings.ToLower(strings.TrimSpace(t))
 }
 
-// isStream reports whether the events of a response can be read here. A
-// compressed stream can't be: it is relayed like any body of unknown format.
+// isStream reports whether the events of a response can be read here. The
+// compressed stream of a path that we only pass through can't be: it is relayed
+// like any body of unknown format.
 func isStream(resp *Response) bool {
 	if resp.Status != http.StatusOK || mediaType(resp.Header) != "text/event-stream" {
 		return false

@@ -48,7 +48,7 @@ func TestEachErrorHasOneStatus(t *testing.T) {
 		{broken(StageHead, ErrProtocol), 502, "upstream_invalid_response", true},
 		{broken(StageBody, ErrTruncated), 502, "upstream_stream_truncated", true},
 		{broken(StageBody, fmt.Errorf("%w: %w", ErrTruncated, syscall.ECONNRESET)), 502, "upstream_reset", true},
-		{&answer{status: 500}, 500, "upstream_error", true},
+		{&answer{status: 500, header: http.Header{}}, 500, "upstream_error", true},
 		{&answer{status: 429}, 429, "worker_full", false},
 		{&answer{status: 503, header: http.Header{"Retry-After": {"3"}}}, 503, "upstream_error", false},
 		{errors.New("anything else"), 500, "internal_error", false},
@@ -159,6 +159,10 @@ func TestEventsMeanWhatTheirAPISays(t *testing.T) {
 		{chat, `data: {"error":{}}` + "\n\n", failed},
 		{chat, `data: { "error" : "text" }` + "\n\n", failed},
 		{chat, `data: {"error":null}` + "\n\n", content},
+		{chat, `data: {"error":""}` + "\n\n", content},
+		{chat, `data: {"id":"c", "error":{"message":"behind another member"}}` + "\n\n", failed},
+		{chat, `data: {"id":"c","error":null,"choices":[]}` + "\n\n", content},
+		{chat, `data: {"choices":[{"delta":{"content":"x","error":"of the delta"}}]}` + "\n\n", content},
 		{chat, `data: {"errors":1}` + "\n\n", content},
 		{chat, `data: {"object":"error","message":"x"}` + "\n\n", failed},
 		{chat, `data: {"object":"chat.completion.chunk"}` + "\n\n", content},
@@ -291,10 +295,10 @@ func TestConfigNamesAllItsFaults(t *testing.T) {
 
 func TestErrorObjectsHaveTheShapeOfTheirAPI(t *testing.T) {
 	e := apiError{status: 404, kind: badRequest, code: "model_not_found", param: "model", message: `no "m"`}
-	if got := string(e.encode(openAI, "r", "")); got != `{"error":{"message":"no \"m\"","type":"invalid_request_error","param":"model","code":"model_not_found","request_id":"r"}}` {
+	if got := string(e.encode(openAI, ids{request: "r"})); got != `{"error":{"message":"no \"m\"","type":"invalid_request_error","param":"model","code":"model_not_found","request_id":"r"}}` {
 		t.Error(got)
 	}
-	if got := string(e.encode(anthropic, "r", "")); got != `{"type":"error","error":{"type":"not_found_error","message":"no \"m\""},"request_id":"r"}` {
+	if got := string(e.encode(anthropic, ids{request: "r"})); got != `{"type":"error","error":{"type":"not_found_error","message":"no \"m\"","code":"model_not_found"},"request_id":"r"}` {
 		t.Error(got)
 	}
 	for status, want := range map[int]string{400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 413: "request_too_large", 422: "invalid_request_error", 429: "rate_limit_error", 500: "api_error", 503: "overloaded_error", 504: "timeout_error", 529: "overloaded_error"} {
@@ -302,7 +306,7 @@ func TestErrorObjectsHaveTheShapeOfTheirAPI(t *testing.T) {
 			t.Errorf("%d: %s, want %s", status, got, want)
 		}
 	}
-	ev := e.event(anthropic, "r", "r/m1")
+	ev := e.event(anthropic, ids{request: "r", attempt: "r/m1"})
 	if !bytes.HasPrefix(ev, []byte("event: error\ndata: {")) || !bytes.HasSuffix(ev, []byte("}\n\n")) {
 		t.Errorf("%s", ev)
 	}
