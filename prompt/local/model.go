@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"pointsman/prompt"
 	"pointsman/prompt/template"
 	"pointsman/prompt/tokens"
 )
@@ -32,23 +31,6 @@ type entry struct {
 type model struct {
 	tokens    *tokens.Tokenizer
 	templates *template.Set // nil when it has none: then chats are declined
-}
-
-// render appends the prompt of a chat to dst.
-func (m *model) render(dst []byte, r *prompt.Request, d template.Dialect) ([]byte, error) {
-	if m.templates == nil {
-		return dst, fmt.Errorf("%w: the model has no chat template", ErrDeclined)
-	}
-	in, err := template.FromChat(r.Body(), d)
-	if err != nil {
-		return dst, err
-	}
-	in.Now = time.Now()
-	tpl, err := m.templates.For(&in)
-	if err != nil {
-		return dst, err
-	}
-	return tpl.Render(dst, &in, template.Limits{})
 }
 
 // model returns what serves the named model, and asks for it to be loaded when

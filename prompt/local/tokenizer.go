@@ -126,23 +126,9 @@ func (t *Tokenizer) tokenize(r *prompt.Request, dst []uint32) ([]uint32, error) 
 	text := t.texts.Get().(*[]byte) //nolint:forcetypeassert // the pool has no other
 	defer t.texts.Put(text)
 	*text = (*text)[:0]
-	specials := tokens.WithoutSpecials
-	switch r.Kind {
-	case prompt.Completions:
-		p, _ := r.Prompt()
-		*text = p.AppendTo(*text)
-		specials = tokens.WithSpecials // engines add them to plain prompts (Infera defect K2)
-	case prompt.Chat:
-		if *text, err = m.render(*text, r, d); err != nil {
-			return dst, err
-		}
-	case prompt.Messages, prompt.Other: // declined above
-	}
-	switch string(r.Raw("add_special_tokens")) {
-	case "true":
-		specials = tokens.WithSpecials
-	case "false":
-		specials = tokens.WithoutSpecials
+	var specials tokens.Specials
+	if *text, specials, err = m.text(*text, r, d); err != nil {
+		return dst, err
 	}
 	return t.cache.Encode(m.tokens, dst, *text, specials)
 }
