@@ -28,6 +28,7 @@ import (
 type Config struct {
 	Program Program
 	File    string // --config, "" for none
+	Pool    string // --pool-name: which section of the file's pools is the program's
 
 	Host           string
 	Port           int // forwarder's HTTP port
@@ -53,6 +54,7 @@ type Config struct {
 	Tokenizer       string // auto, remote, none
 	TokenizeTimeout time.Duration
 
+	PDMode  string // auto, off: whether prefill/decode pairs are formed
 	Index   kvindex.Config
 	Prompt  prompt.Config
 	Picker  picker.Config
@@ -63,9 +65,10 @@ type Config struct {
 	LogLevel  string
 	LogFormat string
 
-	ignored  map[string]*string // texts of accepted settings without effect
-	origin   map[string]origin
-	warnings []string
+	ignored   map[string]*string // texts of accepted settings without effect
+	origin    map[string]origin
+	filePools []string // names of the file's pools, sorted
+	warnings  []string
 }
 
 // Etcd is how to reach etcd.
@@ -97,16 +100,12 @@ type Upstream struct {
 	ConnectTimeout time.Duration // for the dial and the TLS handshake
 }
 
-type origin struct {
-	source Source
-	from   string // the flag, variable or key as written; "" for the default
-}
-
 // Default returns the configuration of a program that was told nothing:
 // Infera's defaults where Infera has the setting.
 func Default(prog Program) *Config {
 	c := &Config{
 		Program:          prog,
+		Pool:             "default",
 		Host:             "0.0.0.0",
 		Port:             8000,
 		GRPCPort:         9002,
@@ -121,6 +120,7 @@ func Default(prog Program) *Config {
 		KVEventTopic:     "kv-events",
 		Tokenizer:        "auto",
 		TokenizeTimeout:  50 * time.Millisecond,
+		PDMode:           "auto",
 		Index:            kvindex.DefaultConfig(),
 		Prompt:           prompt.DefaultConfig(),
 		Picker:           picker.DefaultConfig(),
@@ -234,6 +234,9 @@ func (c *Config) collectWarnings(rows []setting) []string {
 		if o := c.origin[s.name]; s.unused != "" && o.source != FromDefault && s.value.get() != "" {
 			out = append(out, fmt.Sprintf("%s has no effect: %s", o.from, s.unused))
 		}
+	}
+	if len(c.filePools) > 0 && !slices.Contains(c.filePools, c.Pool) {
+		out = append(out, fmt.Sprintf("the file has sections for the pools %s and none for this program's, which is %q: --pool-name says which", strings.Join(c.filePools, ", "), c.Pool))
 	}
 	if c.TokenizerPath != "" && c.Tokenizer != "none" && c.LocalTokenizer() == "" {
 		out = append(out, fmt.Sprintf("--router-tokenizer-path %s is no path on this machine: token ids come from the workers' /tokenize", c.TokenizerPath))

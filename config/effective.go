@@ -12,11 +12,11 @@ import (
 func (c *Config) Misspelt(environ []string) []string {
 	var known, out []string
 	for _, s := range c.rows() {
-		known = append(known, s.envs()...)
+		known = append(append(known, s.envs()...), s.legacy...)
 	}
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, "INFERA_") || slices.Contains(known, name) {
+		if !strings.HasPrefix(name, "INFERA_") && !strings.HasPrefix(name, "LLB_") || slices.Contains(known, name) {
 			continue
 		}
 		for _, k := range known {
@@ -34,7 +34,7 @@ type Effective struct {
 	Name   string `json:"name"`
 	Value  string `json:"value"`
 	Unit   string `json:"unit"`             // int, string, seconds, ms, bool, or the words it may be
-	Source Source `json:"source"`           // default, file, env, flag
+	Source Source `json:"source"`           // default, file, env, flag, pool, env:LLB_…
 	From   string `json:"from,omitempty"`   // the flag, variable or key that said it
 	Ignore string `json:"ignore,omitempty"` // why it has no effect, for Infera's flags that have none
 }

@@ -4,32 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/pflag"
-	"go.yaml.in/yaml/v3"
 )
 
 // ErrHelp is returned by [Parse] after it has printed the usage text.
 var ErrHelp = pflag.ErrHelp
 
-// Source says where a value came from.
-type Source string
-
-// The sources, weakest first.
-const (
-	FromDefault Source = "default"
-	FromFile    Source = "file"
-	FromEnv     Source = "env"
-	FromFlag    Source = "flag"
-)
-
-// Parse reads args over the environment over the file that --config names over
-// [Default]. It opens no port and starts nothing: a fault in any of the four is
-// an error that lists all of them.
+// Parse reads the pool's section of the file over args over the environment over
+// the rest of the file that --config names over LoxiLB's variables over
+// [Default]. It opens no port and starts nothing: a fault in any of them is an
+// error that lists all.
 //
 // lookup is os.LookupEnv, or a test's. usage receives the help text.
 func Parse(prog Program, args []string, lookup func(string) (string, bool), usage io.Writer) (*Config, error) {
@@ -47,27 +35,10 @@ func Parse(prog Program, args []string, lookup func(string) (string, bool), usag
 	if rest := flags.Args(); len(rest) > 0 {
 		return nil, fmt.Errorf("unexpected argument %q: every setting is a flag, see --help", rest[0])
 	}
-
-	var errs []error
-	file, err := fileEntries(given, lookup)
-	errs = append(errs, err)
-	for key := range file {
-		if !slices.ContainsFunc(rows, func(s setting) bool { return s.name == key && s.name != "config" }) {
-			errs = append(errs, fmt.Errorf("config file: unknown key %q%s", key, suggest(key, names(rows))))
-		}
-	}
-	for _, s := range rows {
-		src, from, text := s.lookup(given, lookup, file)
-		c.origin[s.name] = origin{source: src, from: from}
-		if src == FromDefault {
-			continue
-		}
-		if err := s.value.set(text); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", from, err))
-		}
-	}
+	src := sources{given: given, env: lookup}
+	errs := []error{c.fill(&src)}
 	c.finish()
-	errs = append(errs, c.Validate())
+	errs = append(errs, c.Validate(), errors.Join(c.contradictions()...))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -75,28 +46,53 @@ func Parse(prog Program, args []string, lookup func(string) (string, bool), usag
 	return c, nil
 }
 
-// lookup finds the strongest source that says something of s. A variable that
-// is set but empty says nothing, as in Infera.
-func (s *setting) lookup(given map[string]string, env func(string) (string, bool), file map[string]string) (Source, string, string) {
-	if text, ok := given[s.name]; ok {
-		return FromFlag, "--" + s.name, text
-	}
-	for _, name := range s.envs() {
-		if text, ok := env(name); ok && text != "" {
-			return FromEnv, name, text
+// fill reads the file and sets every field that src says something of. The
+// settings of the other program are filled too, since both are given one file;
+// only a fault in the file is one of this program's then.
+func (c *Config) fill(src *sources) error {
+	all := c.everyRow()
+	var err error
+	src.file, err = readFile(src.given, src.env, all)
+	errs := []error{err}
+	for _, s := range all {
+		if s.name == "pool-name" {
+			o, err := src.resolve(&s)
+			c.origin[s.name], src.pool = o, c.Pool
+			errs = append(errs, err)
 		}
 	}
-	if text, ok := file[s.name]; ok {
-		return FromFile, "config file: " + s.name, text
+	for _, s := range all {
+		if s.name == "pool-name" {
+			continue
+		}
+		o, err := src.resolve(&s)
+		if err != nil && s.in&c.Program == 0 && o.source != FromFile && o.source != FromPool {
+			continue
+		}
+		c.origin[s.name] = o
+		errs = append(errs, err)
 	}
-	return FromDefault, "", ""
+	c.filePools = slices.Sorted(maps.Keys(src.file.pools))
+	return errors.Join(append(errs, c.checkOtherPools(src)...)...)
 }
 
-func (s *setting) envs() []string {
-	if s.env != nil {
-		return s.env
+// checkOtherPools looks for faults in the sections that are not of the program's
+// pool: the file is refused whole, wherever it is read.
+func (c *Config) checkOtherPools(src *sources) []error {
+	var errs []error
+	for _, name := range c.filePools {
+		if name == src.pool {
+			continue
+		}
+		scratch := Default(c.Program)
+		other := sources{pool: name, file: file{pools: src.file.pools}, env: func(string) (string, bool) { return "", false }}
+		for _, s := range scratch.everyRow() {
+			if _, err := other.resolve(&s); err != nil {
+				errs = append(errs, err)
+			}
+		}
 	}
-	return []string{Env(s.name)}
+	return errs
 }
 
 // given is a flag's text as typed; it is set on the field later, when all
@@ -151,58 +147,4 @@ func names(rows []setting) []string {
 		out[i] = s.name
 	}
 	return out
-}
-
-// fileEntries reads the YAML file that --config or its variable names: one flat
-// mapping from flag names to values.
-func fileEntries(given map[string]string, env func(string) (string, bool)) (map[string]string, error) {
-	path, ok := given["config"]
-	if !ok {
-		path, _ = env(Env("config"))
-	}
-	if path == "" {
-		return nil, nil
-	}
-	raw, err := os.ReadFile(path) //nolint:gosec // the operator names the file
-	if err != nil {
-		return nil, fmt.Errorf("config file: %w", err)
-	}
-	entries, err := decodeFile(raw)
-	if err != nil {
-		return nil, fmt.Errorf("config file %s: %w", path, err)
-	}
-	return entries, nil
-}
-
-func decodeFile(raw []byte) (map[string]string, error) {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(raw, &doc); err != nil {
-		return nil, err
-	}
-	if len(doc.Content) == 0 {
-		return nil, nil
-	}
-	root := doc.Content[0]
-	if root.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("line %d: want one mapping from flag names to values", root.Line)
-	}
-	entries := make(map[string]string, len(root.Content)/2)
-	var errs []error
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		key, val := root.Content[i], root.Content[i+1]
-		name := strings.ReplaceAll(key.Value, "_", "-")
-		switch {
-		case val.Kind != yaml.ScalarNode:
-			errs = append(errs, fmt.Errorf("line %d: %s: want a single value", val.Line, key.Value))
-			continue
-		case val.Tag == "!!null":
-			errs = append(errs, fmt.Errorf("line %d: %s: has no value; leave the key out for the default", val.Line, key.Value))
-			continue
-		}
-		if _, dup := entries[name]; dup {
-			errs = append(errs, fmt.Errorf("line %d: %s: given twice", key.Line, key.Value))
-		}
-		entries[name] = val.Value
-	}
-	return entries, errors.Join(errs...)
 }

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -34,15 +36,53 @@ func (p Program) String() string {
 // variables, the key in the file and the field it fills are all read from here,
 // and so are the help text, the reference page and the read-back.
 type setting struct {
-	name   string   // flag name and file key
-	env    []string // variables, first found wins; nil derives INFERA_NAME
-	group  string
-	usage  string
-	in     Program
-	secret bool   // shown as "(set)"
-	unused string // accepted for Infera's command lines, and why it does nothing here
-	value  value
+	name    string   // flag name and file key; the read-back's key is it with underscores
+	aliases []string // further keys of the file, exactly as written: LoxiLB's spellings
+	env     []string // variables, first found wins; nil derives INFERA_NAME
+	legacy  []string // LoxiLB's variables (LLB_…), first found wins; they beat only the default
+	inherit []string // texts that say nothing: the next weaker source is asked ("inherit", or a 0 that means so)
+	group   string
+	usage   string
+	in      Program
+	process bool   // of the whole process: it has no place in a pool's section
+	live    bool   // a reload of the file changes it for new requests; else it waits for a restart
+	clamp   bool   // out of range takes the nearest bound and shows so, where the seed clamps; else it is refused
+	secret  bool   // shown as "(set)"
+	unused  string // accepted for Infera's command lines, and why it does nothing here
+	value   value
 }
+
+// rangeError is a text that is understood and outside the range of its setting.
+type rangeError struct {
+	text, nearest string // nearest is the bound that it misses, as set takes it
+	lo, hi        string
+}
+
+func (e *rangeError) Error() string {
+	return fmt.Sprintf("%s is out of range %s to %s", e.text, e.lo, e.hi)
+}
+
+// inRange returns a rangeError when v is not within lo and hi. show writes a
+// value so that set reads it back.
+func inRange[T cmp.Ordered](v, lo, hi T, show func(T) string) error {
+	if v >= lo && v <= hi {
+		return nil
+	}
+	return &rangeError{show(v), show(min(max(v, lo), hi)), show(lo), show(hi)}
+}
+
+// set fills the field from text. clamped says that it took a bound instead.
+func (s *setting) set(text string) (clamped bool, err error) {
+	err = s.value.set(text)
+	if out := new(rangeError); s.clamp && errors.As(err, &out) {
+		return true, s.value.set(out.nearest)
+	}
+	return false, err
+}
+
+// key is the setting's name in the read-back and, as in YAML one is used to, in
+// the file.
+func (s *setting) key() string { return strings.ReplaceAll(s.name, "-", "_") }
 
 // value reads and prints one field. set gets the text of a flag, variable or
 // file entry.
@@ -73,8 +113,8 @@ func intValue(p *int, lo, hi int) value {
 		if err != nil {
 			return fmt.Errorf("%q is not a whole number", s)
 		}
-		if n < lo || n > hi {
-			return fmt.Errorf("%d is out of range %d to %d", n, lo, hi)
+		if err := inRange(n, lo, hi, strconv.Itoa); err != nil {
+			return err
 		}
 		*p = n
 		return nil
@@ -87,13 +127,17 @@ func int64Value(p *int64, lo, hi int64) value {
 		if err != nil {
 			return fmt.Errorf("%q is not a whole number", s)
 		}
-		if n < lo || n > hi {
-			return fmt.Errorf("%d is out of range %d to %d", n, lo, hi)
+		if err := inRange(n, lo, hi, decimal); err != nil {
+			return err
 		}
 		*p = n
 		return nil
-	}, func() string { return strconv.FormatInt(*p, 10) }}
+	}, func() string { return decimal(*p) }}
 }
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+
+func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
 // portValue takes 0 only where a setting says what 0 means.
 func portValue(p *int) value { return intValue(p, 0, 65535) }
@@ -126,12 +170,12 @@ func floatValue(p *float64, lo, hi float64) value {
 		if err != nil || f != f {
 			return fmt.Errorf("%q is not a number", s)
 		}
-		if f < lo || f > hi {
-			return fmt.Errorf("%g is out of range %g to %g", f, lo, hi)
+		if err := inRange(f, lo, hi, number); err != nil {
+			return err
 		}
 		*p = f
 		return nil
-	}, func() string { return strconv.FormatFloat(*p, 'g', -1, 64) }}
+	}, func() string { return number(*p) }}
 }
 
 // optionalFloat is unset (nil) when the text is empty.
@@ -151,7 +195,7 @@ func optionalFloat(p **float64, lo, hi float64) value {
 		if *p == nil {
 			return ""
 		}
-		return strconv.FormatFloat(**p, 'g', -1, 64)
+		return number(**p)
 	}}
 }
 
@@ -163,12 +207,12 @@ func seconds(p *time.Duration, lo, hi time.Duration) value {
 		if err != nil {
 			return err
 		}
-		if d < lo || d > hi {
-			return fmt.Errorf("%s is out of range %s to %s", d, lo, hi)
+		if err := inRange(d, lo, hi, time.Duration.String); err != nil {
+			return err
 		}
 		*p = d
 		return nil
-	}, func() string { return strconv.FormatFloat(p.Seconds(), 'g', -1, 64) }}
+	}, func() string { return number(p.Seconds()) }}
 }
 
 func parseSeconds(s string) (time.Duration, error) {
@@ -199,13 +243,13 @@ func millis(p *time.Duration, lo, hi time.Duration) value {
 			}
 			d = time.Duration(f * float64(time.Millisecond))
 		}
-		if d < lo || d > hi {
-			return fmt.Errorf("%s is out of range %s to %s", d, lo, hi)
+		if err := inRange(d, lo, hi, time.Duration.String); err != nil {
+			return err
 		}
 		*p = d
 		return nil
 	}, func() string {
-		return strconv.FormatFloat(float64(*p)/float64(time.Millisecond), 'g', -1, 64)
+		return number(float64(*p) / float64(time.Millisecond))
 	}}
 }
 

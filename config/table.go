@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"time"
 
 	"pointsman/picker"
@@ -10,20 +11,23 @@ import (
 // variables and defaults of rows that Infera has too are Infera's
 // (infera/server/args.py, infera/gaie/args.py).
 func (c *Config) rows() []setting {
-	var all []setting
-	for _, part := range [][]setting{
-		c.listening(), c.fleetRows(), c.picking(), c.prompts(), c.kvEvents(),
-		c.requests(), c.breakerRows(), c.nats(), c.operating(), c.accepted(),
-	} {
-		all = append(all, part...)
+	return slices.DeleteFunc(c.everyRow(), func(s setting) bool { return s.in&c.Program == 0 })
+}
+
+// everyRow is the table with the rows of the other program.
+func (c *Config) everyRow() []setting {
+	return slices.Concat(
+		ofProcess(c.listening()), ofProcess(c.fleetRows()), c.picking(), c.prompts(), ofProcess(c.kvEvents()),
+		c.requests(), c.breakerRows(), ofProcess(c.nats()), c.natsRequests(), ofProcess(c.operating()), ofProcess(c.accepted()),
+	)
+}
+
+// ofProcess marks rows that have no place in a pool's section.
+func ofProcess(rows []setting) []setting {
+	for i := range rows {
+		rows[i].process = true
 	}
-	kept := all[:0]
-	for _, s := range all {
-		if s.in&c.Program != 0 {
-			kept = append(kept, s)
-		}
-	}
-	return kept
+	return rows
 }
 
 // noEnv marks settings without a variable: a Service named "infera" would make
@@ -84,6 +88,7 @@ func (c *Config) picking() []setting {
 		{name: "kv-overlap-weight", group: "Picking", in: Both, usage: "what a prompt token to prefill costs against a token in flight; 0 ignores the cache, 10 to 20 keeps prefixes together under load", value: floatValue(&c.Picker.OverlapWeight, 0, 1e6)},
 		{name: "kv-prefill-overlap-weight", group: "Picking", in: Both, usage: "the same for prefill legs; empty for --kv-overlap-weight", value: optionalFloat(&c.Picker.PrefillWeight, 0, 1e6)},
 		{name: "kv-decode-overlap-weight", group: "Picking", in: Both, usage: "the same for decode legs; empty for --kv-overlap-weight", value: optionalFloat(&c.Picker.DecodeWeight, 0, 1e6)},
+		{name: "pd-disagg-mode", group: "Picking", in: Both, usage: "auto forms prefill/decode pairs of the workers that have these roles; off forms none, and only mixed workers are picked", value: oneOf(&c.PDMode, "auto", "off")},
 		{name: "pd-skip-prefill-tokens", group: "Picking", in: Both, usage: "a decode worker does without the prefill leg when it has at most this many prompt tokens to compute itself; 0 never", value: intValue(&c.Picker.PDSkipPrefillTokens, 0, 1<<30)},
 		{name: "explain-ring", group: "Picking", in: Both, usage: "how many of the last picks /debug/picks shows; 0 keeps none", value: intValue(&c.Picker.ExplainRing, 0, 65536)},
 		{name: "predicted-ttl-s", group: "Picking", in: Both, usage: "for how long a picked prompt is assumed to be on its worker without a sign of it", value: seconds(&c.Index.PredictedTTL, 0, 24*time.Hour)},
@@ -101,12 +106,12 @@ func (c *Config) requests() []setting {
 		{name: "name-worker", group: "Requests", in: Forwarder, usage: "tell in the response headers x-worker-instance-id and x-infera-attempts who answered and how earlier attempts ended, which the EPP reads; turn it off where clients must not learn workers' addresses", value: boolValue(&c.Forward.NameWorker)},
 		{name: "inject-retention", group: "Requests", in: Forwarder, usage: "tell SGLang and vLLM workers in the bodies of chat and completion requests for how long to keep the prompt's cache, as Infera does: priority, infera_retention, kv_transfer_params.infera_retention, _infera_retention; engines with a strict schema refuse these", value: boolValue(&c.Forward.InjectRetention)},
 		{name: "router-default-retention", group: "Requests", in: Forwarder, usage: "the retention of requests that give no hint, for --inject-retention", value: oneOf(&c.Forward.DefaultRetention, "none", "short", "long")},
-		{name: "connect-timeout-ms", group: "Requests", in: Forwarder, usage: "longest wait for a connection to a worker", value: millis(&c.Upstream.ConnectTimeout, 50*time.Millisecond, 30*time.Second)},
+		{name: "connect-timeout-ms", aliases: []string{"timeoutMemberConnect"}, inherit: []string{"0"}, group: "Requests", in: Forwarder, usage: "longest wait for a connection to a worker; 0 is the default", value: millis(&c.Upstream.ConnectTimeout, 50*time.Millisecond, 30*time.Second)},
 		{name: "upstream-protocol", group: "Requests", in: Forwarder, usage: "HTTP version spoken to workers", value: oneOf(&c.Upstream.Protocol, "http1", "h2c")},
 		{name: "stream-idle-timeout", group: "Requests", in: Forwarder, usage: "longest wait for a worker's next byte, of the answer's head too; any byte of the worker begins it anew, comments included; 0 for ever", value: seconds(&c.Forward.IdleTimeout, 0, 24*time.Hour)},
-		{name: "prefill-timeout", env: []string{"INFERA_PD_PREFILL_TIMEOUT"}, group: "Requests", in: Forwarder, usage: "longest wait for the prefill leg of a pair", value: seconds(&c.Forward.PrefillTimeout, 0, time.Hour)},
+		{name: "prefill-timeout", aliases: []string{"pd_prefill_timeout_sec"}, env: []string{"INFERA_PD_PREFILL_TIMEOUT"}, legacy: []string{"LLB_PD_PREFILL_TIMEOUT_SEC"}, inherit: []string{"0"}, group: "Requests", in: Forwarder, usage: "longest wait for the prefill leg of a pair; 0 inherits", value: seconds(&c.Forward.PrefillTimeout, time.Second, time.Hour)},
 		{name: "pd-first-token-timeout", group: "Requests", in: Forwarder, usage: "longest wait for the first token of a pair's stream, once its legs are sent", value: seconds(&c.Forward.FirstTokenTimeout, 0, time.Hour)},
-		{name: "max-duration-s", group: "Requests", in: Forwarder, usage: "longest duration of a whole request; 0 for no limit", value: seconds(&c.Forward.MaxDuration, 0, 7*24*time.Hour)},
+		{name: "max-duration-s", aliases: []string{"max_stream_duration_sec"}, group: "Requests", in: Forwarder, usage: "longest duration of a whole request; 0 for no limit", value: seconds(&c.Forward.MaxDuration, 0, 7*24*time.Hour)},
 		{name: "client-write-timeout", group: "Requests", in: Forwarder, usage: "longest wait for a client to take a write; 0 for ever", value: seconds(&c.Forward.WriteTimeout, 0, time.Hour)},
 		{name: "sse-keepalive", group: "Requests", in: Forwarder, usage: "silence of a stream after which its client gets an SSE comment, once the head is out; 0 for none", value: seconds(&c.Forward.KeepAlive, 0, time.Hour)},
 		{name: "sse-error-done", group: "Requests", in: Forwarder, usage: "put [DONE] behind the error event that ends a broken stream, for clients that hang without it", value: boolValue(&c.Forward.ErrorDone)},
@@ -182,6 +187,11 @@ func (c *Config) nats() []setting {
 		{name: "nats-ca", group: "NATS", in: Both, usage: "CA file; empty for the system's", value: stringValue(&c.NATS.CA)},
 		{name: "nats-cert", group: "NATS", in: Both, usage: "client certificate file", value: stringValue(&c.NATS.Cert)},
 		{name: "nats-key", group: "NATS", in: Both, usage: "client key file", value: stringValue(&c.NATS.Key)},
+	}
+}
+
+func (c *Config) natsRequests() []setting {
+	return []setting{
 		{name: "nats-req-idle-timeout", group: "NATS", in: Forwarder, usage: "longest wait for the next reply chunk; then 504 and a cancel; 0 for ever", value: seconds(&c.NATS.IdleTimeout, 0, 7*24*time.Hour)},
 		{name: "nats-req-max-duration", group: "NATS", in: Forwarder, usage: "longest duration of a whole request; then 504 and a cancel; 0 for no limit", value: seconds(&c.NATS.MaxDuration, 0, 7*24*time.Hour)},
 		{name: "nats-req-max-pending", group: "NATS", in: Forwarder, usage: "requests that a worker may have unanswered; above it 429; 0 for no limit", value: intValue(&c.NATS.MaxPending, 0, 1e6)},
@@ -190,7 +200,8 @@ func (c *Config) nats() []setting {
 
 func (c *Config) operating() []setting {
 	return []setting{
-		{name: "config", group: "Operating", in: Both, usage: "YAML file of settings, flag names as keys", value: stringValue(&c.File)},
+		{name: "config", group: "Operating", in: Both, usage: "YAML file of settings, flag names as keys; under pools, a section for each pool, which beats flags. Watched: what can change while running does, for new requests", value: stringValue(&c.File)},
+		{name: "pool-name", group: "Operating", in: Both, usage: "which section of the file's pools is this program's", value: stringValue(&c.Pool)},
 		{name: "log-level", group: "Operating", in: Both, usage: "least level that is logged", value: oneOf(&c.LogLevel, "debug", "info", "warn", "error")},
 		{name: "log-format", group: "Operating", in: Both, usage: "format of log lines", value: oneOf(&c.LogFormat, "json", "text")},
 		{name: "admin-token", group: "Operating", in: Both, secret: true, usage: "bearer token for /config and /debug from other machines; without it they answer this machine only", value: stringValue(&c.AdminToken)},

@@ -69,6 +69,9 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	var err error
 	picking := cfg.Picker
 	picking.Protocols = slices.Sorted(maps.Keys(plugins.Connectors)) // a pair that no forwarder can serve is no pair
+	if cfg.PDMode == "off" {
+		picking.Protocols = []string{}
+	}
 	if c.Picker, err = picker.New(picking, c.Store, c.index, breakers); err != nil {
 		return nil, fmt.Errorf("picker: %w", err)
 	}
