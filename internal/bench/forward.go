@@ -19,6 +19,7 @@ type forwardConfig struct {
 	streams   int           // streamed answers that are relayed in all, to find cut ones
 	open      int           // silent streams held open to weigh one
 	only      int           // connections of the only rows; 0 for all
+	mode      string        // of the only rows; "" for both
 }
 
 // forwardRow is one line of the result. What is compared was measured in turns
@@ -86,6 +87,7 @@ func forwardFlags(args []string, log io.Writer) (forwardConfig, error) {
 	set.IntVar(&cfg.streams, "streams", 100_000, "streams relayed in all, each checked to its last event")
 	set.IntVar(&cfg.open, "open", 1000, "silent streams held open to weigh one")
 	set.IntVar(&cfg.only, "c", 0, "measure only the rows of this many connections: 1, 32 or 128; 0 for all")
+	set.StringVar(&cfg.mode, "mode", "", "measure only the rows of this mode: unary or sse100; empty for both")
 	if err := set.Parse(args); err != nil {
 		return cfg, err
 	}
@@ -115,7 +117,7 @@ func measureForward(ctx context.Context, cfg forwardConfig, self []string, dir s
 	}
 	for _, mode := range []string{modeUnary, modeSSE} {
 		for _, c := range []int{1, 32, 128} {
-			if cfg.only != 0 && cfg.only != c {
+			if cfg.only != 0 && cfg.only != c || cfg.mode != "" && cfg.mode != mode {
 				continue
 			}
 			if err = rig.row(ctx, cfg, mode, c, result); err != nil {
