@@ -22,6 +22,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.Respon
 		route:  route,
 		direct: cfg.Mode == Direct && route.worker != "",
 	}
+	x.workers, x.trail = x.firstWorkers[:0], x.firstTrail[:0]
 	if cfg.MaxDuration > 0 {
 		ctx, cancel := context.WithTimeoutCause(x.ctx, cfg.MaxDuration, errMaxDuration)
 		defer cancel()
@@ -86,10 +87,10 @@ func (x *exchange) prepareHeader() {
 	x.target = x.r.URL.RequestURI()
 	x.outHeader = outgoing(x.r.Header)
 	if !validID(x.outHeader.Get(headerClientID)) {
-		x.outHeader[headerClientID] = []string{x.id}
+		x.outHeader[headerClientID] = x.value(x.id)
 	}
 	if x.identity() {
-		x.outHeader["Accept-Encoding"] = []string{"identity"}
+		x.outHeader["Accept-Encoding"] = x.value("identity")
 	}
 }
 

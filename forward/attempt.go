@@ -150,7 +150,7 @@ func (a *attempt) relay(tr Transport, w *fleet.Worker, req *Request) error {
 func (a *attempt) request() *Request {
 	x := a.x
 	h := x.outHeader
-	h[headerAttemptID] = []string{a.id}
+	h[headerAttemptID] = x.value(a.id)
 	if rank := a.decision.Rank; rank >= 0 {
 		h[headerRank] = []string{strconv.Itoa(rank)}
 	} else {

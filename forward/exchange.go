@@ -35,7 +35,10 @@ type exchange struct {
 	pick         picker.Request
 	direct       bool // the headers name the worker
 	route        routing
-	workers      []string // that have been asked
+	workers      []string // that have been asked; the first ones in firstWorkers, as trail's in firstTrail
+	firstWorkers [2]string
+	firstTrail   [2]string
+	values       []string // of headers; see value
 	tried        []string // of these and of prefill workers, those that failed
 	paired       bool     // a prefill/decode pair has been asked
 	object       *Object  // the body's members, once a pair has been asked
@@ -64,7 +67,7 @@ func (x *exchange) router() string {
 // commit sends the response head. From here on no other worker can be tried, so
 // the request's body is given back.
 func (x *exchange) commit(status int) {
-	x.w.Header()[headerRequestID] = []string{x.id}
+	x.w.Header()[headerRequestID] = x.value(x.id)
 	x.nameWorker()
 	x.w.WriteHeader(status)
 	x.committed, x.status = true, status
@@ -81,7 +84,7 @@ func (x *exchange) nameWorker() {
 	}
 	h := x.w.Header()
 	if n := len(x.workers); n > 0 {
-		h[headerWorker] = []string{x.workers[n-1]}
+		h[headerWorker] = x.value(x.workers[n-1])
 	}
 	switch {
 	case len(x.trail) > 0:
@@ -94,6 +97,17 @@ func (x *exchange) nameWorker() {
 // note puts into the receipt how w has ended its part of an attempt.
 func (x *exchange) note(w *fleet.Worker, o breaker.Outcome) {
 	x.trail = append(x.trail, w.ID+"="+o.String())
+}
+
+// value returns a header field's values: v alone. A request's headers share one
+// array, for each slice of its own would be an allocation.
+func (x *exchange) value(v string) []string {
+	if len(x.values) == cap(x.values) {
+		x.values = make([]string, 0, 6) // what an exchange of one attempt sets
+	}
+	n := len(x.values)
+	x.values = append(x.values, v)
+	return x.values[n : n+1 : n+1]
 }
 
 func (x *exchange) releaseBody() {

@@ -63,6 +63,9 @@ func routingHeader(k string) bool {
 
 // ranked returns the key of the worker's rank, if it has such a rank; else id.
 func ranked(snap *fleet.Snapshot, id, rank string) string {
+	if rank == "" { // the usual case, and Atoi's error would be allocated
+		return id
+	}
 	n, err := strconv.Atoi(rank)
 	if err != nil || n < 0 {
 		return id

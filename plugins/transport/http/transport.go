@@ -121,5 +121,18 @@ type poolKey struct {
 
 // keyOf returns where w is reached.
 func keyOf(w *fleet.Worker) poolKey {
-	return poolKey{addr: net.JoinHostPort(w.Host, strconv.Itoa(w.Port)), tls: strings.HasPrefix(w.URL, "https://")}
+	return poolKey{addr: addrOf(w), tls: strings.HasPrefix(w.URL, "https://")}
+}
+
+// addrOf returns host:port of w, which is a part of most URLs: then nothing has
+// to be put together for each request.
+func addrOf(w *fleet.Worker) string {
+	_, rest, _ := strings.Cut(w.URL, "://")
+	addr, _, _ := strings.Cut(rest, "/")
+	if port, ok := strings.CutPrefix(addr, w.Host); ok && w.Host != "" && len(port) > 1 && port[0] == ':' && port[1] != '+' && port[1] != '0' {
+		if n, err := strconv.Atoi(port[1:]); err == nil && n == w.Port {
+			return addr
+		}
+	}
+	return net.JoinHostPort(w.Host, strconv.Itoa(w.Port))
 }
