@@ -17,10 +17,12 @@ import (
 
 	"pointsman/breaker"
 	"pointsman/extproc"
+	"pointsman/fleet"
 	"pointsman/forward"
 	"pointsman/kvindex"
 	"pointsman/picker"
 	"pointsman/prompt"
+	"pointsman/prompt/audit"
 )
 
 // Config is everything a program can be told. Parts with a Config of their own
@@ -53,6 +55,8 @@ type Config struct {
 	TokenizerPath   string
 	Tokenizer       string // auto, remote, none
 	TokenizeTimeout time.Duration
+	Names           fleet.Names // aliases and adapters beside those of the records
+	Audit           audit.Config
 
 	PDMode  string // auto, off: whether prefill/decode pairs are formed
 	Index   kvindex.Config
@@ -121,6 +125,7 @@ func Default(prog Program) *Config {
 		Tokenizer:        "auto",
 		TokenizeTimeout:  50 * time.Millisecond,
 		PDMode:           "auto",
+		Audit:            audit.DefaultConfig(),
 		Index:            kvindex.DefaultConfig(),
 		Prompt:           prompt.DefaultConfig(),
 		Picker:           picker.DefaultConfig(),
@@ -176,6 +181,7 @@ func (c *Config) Validate() error {
 	}
 	part("kv index", c.Index.Validate())
 	part("prompts", c.Prompt.Validate())
+	part("audit", c.Audit.Validate())
 	part("picking", c.Picker.Validate())
 	part("breaker", c.Breaker.Validate())
 	if c.Program&EPP != 0 {

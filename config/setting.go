@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,6 +95,33 @@ type value struct {
 
 func stringValue(p *string) value {
 	return value{"string", func(s string) error { *p = s; return nil }, func() string { return *p }}
+}
+
+// mapValue reads KEY=VALUE pairs with commas between them.
+func mapValue(p *map[string]string) value {
+	return value{"name=model,…", func(s string) error {
+		pairs := map[string]string{}
+		for pair := range strings.SplitSeq(s, ",") {
+			key, val, ok := strings.Cut(strings.TrimSpace(pair), "=")
+			switch _, twice := pairs[key]; {
+			case pair == "" && s == "":
+				continue
+			case !ok || key == "" || val == "":
+				return fmt.Errorf("%q is not NAME=MODEL", pair)
+			case twice:
+				return fmt.Errorf("%q is given twice", key)
+			}
+			pairs[key] = val
+		}
+		*p = pairs
+		return nil
+	}, func() string {
+		var pairs []string
+		for _, key := range slices.Sorted(maps.Keys(*p)) {
+			pairs = append(pairs, key+"="+(*p)[key])
+		}
+		return strings.Join(pairs, ",")
+	}}
 }
 
 // oneOf is a string out of a list.

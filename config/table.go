@@ -167,6 +167,11 @@ func (c *Config) prompts() []setting {
 		{name: "tokenizer", group: "Prompts", in: Both, usage: "where token ids come from: this process, when --router-tokenizer-path is on this machine, else and for what it declines a worker's /tokenize (remote); none hashes bytes; auto is remote when there are KV events to match", value: oneOf(&c.Tokenizer, "auto", "remote", "none")},
 		{name: "tokenize-timeout-ms", group: "Prompts", in: Both, usage: "longest wait for a worker's /tokenize; then the prompt is approximated", value: millis(&c.TokenizeTimeout, time.Millisecond, 10*time.Second)},
 		{name: "router-tokenizer-path", group: "Prompts", in: Both, usage: "tokenizer.json, or directory of one model, or of many as PATH/MODEL, whose files the engines use too; prompts are then tokenized in this process. A model id that is no path here leaves it to the workers", value: stringValue(&c.TokenizerPath)},
+		{name: "model-aliases", group: "Prompts", in: Both, usage: "NAME=MODEL with commas: further names of models, for workers whose records do not list model_aliases; vLLM's records have only the first of --served-model-name", value: mapValue(&c.Names.Aliases)},
+		{name: "lora-adapters", group: "Prompts", in: Both, usage: "NAME=MODEL with commas: LoRA adapters that all workers of a model serve under a name of their own, for records that do not list lora_adapters", value: mapValue(&c.Names.Adapters)},
+		{name: "audit-window", group: "Prompts", in: Both, usage: "how many comparisons with an engine's own token counts a verdict of the audit looks back at", value: intValue(&c.Audit.Window, 1, 4096)},
+		{name: "audit-share", group: "Prompts", in: Both, usage: "share of them that must differ before the source of those token ids is left alone: first the files, for a worker's /tokenize, then that, for approximated prompts", value: floatValue(&c.Audit.Share, 1e-3, 1)},
+		{name: "audit-retry-s", group: "Prompts", in: Both, usage: "until a source that was left alone is tried on a few prompts; doubles with each failure, to an hour", value: seconds(&c.Audit.Retry, time.Second, time.Hour)},
 	}
 }
 

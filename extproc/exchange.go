@@ -10,6 +10,7 @@ import (
 	"pointsman/breaker"
 	"pointsman/picker"
 	"pointsman/prompt"
+	"pointsman/prompt/audit"
 )
 
 // exchange is the conversation about one HTTP request. A transport gives it
@@ -49,7 +50,8 @@ type exchange struct {
 	first     bool // a first token was seen
 	encoded   bool // the body is compressed
 	outcome   breaker.Outcome
-	tail      *tail // the body's last bytes
+	tail      *audit.Tail  // the body's last bytes
+	report    audit.Report // what the pick foresaw, until the engine has told
 	bytesOut  int
 	responded bool // the response's end was seen
 	refused   int  // status we answered ourselves; 0 for none
@@ -199,7 +201,7 @@ func (x *exchange) end() {
 	x.body.reset()
 	x.subset.reset()
 	x.scan.Reset()
-	x.tail.n = 0
+	x.tail.Reset()
 	if cap(x.out) > maxKeptAnswers {
 		x.out = nil
 	}

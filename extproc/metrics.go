@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pointsman/admission"
+	"pointsman/prompt/audit"
 )
 
 // ending is how a request's stream ended.
@@ -163,10 +164,10 @@ func (m *metrics) refuse(status int) {
 	m.otherCode.Inc()
 }
 
-func (m *metrics) usage(u *Usage) {
+func (m *metrics) usage(r *audit.Report, hit int) {
 	m.usageRequests.Inc()
-	m.usagePrompt.Add(float64(u.PromptTokens))
-	m.usageCached.Add(float64(u.CachedTokens))
-	m.usagePredicted.Add(float64(u.Predicted))
-	m.usageHit.Add(float64(u.PredictedHit))
+	m.usagePrompt.Add(float64(r.Counted))
+	m.usageCached.Add(float64(max(0, r.Cached)))
+	m.usagePredicted.Add(float64(r.Tokens))
+	m.usageHit.Add(float64(hit))
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"time"
 
 	"pointsman/fleet"
 	"pointsman/picker"
 	"pointsman/prompt"
+	"pointsman/prompt/audit"
 )
 
 func (x *exchange) requestHeaders(ctx context.Context, m *message) error {
@@ -169,12 +171,12 @@ func (x *exchange) answerBuffered(ctx context.Context, eos bool) error {
 // takes.
 func (x *exchange) pickSeen(ctx context.Context, body []byte) error {
 	began := x.s.now()
-	err := x.pickFor(ctx, body)
+	err := x.pickFor(ctx, body, began)
 	x.s.metrics.pick.Observe(x.s.now().Sub(began).Seconds())
 	return err
 }
 
-func (x *exchange) pickFor(ctx context.Context, body []byte) error {
+func (x *exchange) pickFor(ctx context.Context, body []byte, began time.Time) error {
 	if err := x.scan.Scan(x.api, x.encoding, body); err != nil {
 		return err
 	}
@@ -192,6 +194,7 @@ func (x *exchange) pickFor(ctx context.Context, body []byte) error {
 	if err := ctx.Err(); err != nil { // the client left meanwhile
 		return err
 	}
+	x.report = audit.Of(&x.scan, &x.prep, began)
 	r.Tokens, r.Blocks, r.Approx, r.Reason = x.prep.Tokens, x.prep.Blocks, x.prep.Approx, x.prep.Reason
 	r.Retention = picker.Retention(x.scan.Retention)
 	r.Multimodal, r.Images = x.scan.Multimodal, x.scan.Images

@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"pointsman/breaker"
+	"pointsman/fleet"
+	"pointsman/prompt/audit"
 )
 
 func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
@@ -126,7 +128,7 @@ func (x *exchange) responseBody(m *message) {
 	if len(m.body) > 0 {
 		x.progress()
 		if x.first && !x.encoded {
-			x.tail.add(m.body)
+			x.tail.Add(m.body)
 		}
 	}
 	if x.responseMode == modeFullDuplex {
@@ -150,22 +152,20 @@ func (x *exchange) responseEnd() {
 	x.release()
 }
 
-// audit compares the engine's own numbers with what the pick foresaw.
+// audit tells what the engine counted, beside what the pick foresaw.
 func (x *exchange) audit() {
 	if !x.first || x.req.ByLoad {
 		return
 	}
-	promptTokens, cached, ok := findUsage(x.tail.bytes())
-	if !ok {
-		return
+	r := &x.report
+	if x.tail.Usage(r) {
+		x.s.metrics.usage(r, x.dec.HitTokens)
 	}
-	u := Usage{
-		Worker: x.dec.Worker, Reason: x.dec.Reason,
-		PromptTokens: promptTokens, CachedTokens: cached,
-		Predicted: x.req.Tokens, PredictedHit: x.dec.HitTokens,
+	if r.Skip == audit.Comparable && (x.dec.Prefill != nil || x.dec.Worker.Role != fleet.Mixed) {
+		r.Skip = audit.SkipPair
 	}
-	x.s.metrics.usage(&u)
 	if x.s.deps.Audit != nil {
-		x.s.deps.Audit(u)
+		r.Worker, r.Hit = x.dec.Worker.ID, x.dec.HitTokens
+		x.s.deps.Audit(*r)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"pointsman/breaker"
 	"pointsman/fleet"
+	"pointsman/prompt/audit"
 )
 
 const (
@@ -114,7 +115,7 @@ func TestUsageIsAudited(t *testing.T) {
 		t.Fatalf("audited %v, want one", w.usage)
 	}
 	u := w.usage[0]
-	if u.Worker.ID != workerID || u.PromptTokens != 160 || u.CachedTokens != 128 || u.Predicted == 0 || u.Reason == "" {
+	if u.Worker != workerID || u.Counted != 160 || u.Cached != 128 || u.Tokens == 0 || u.Model != "m" || u.Skip != audit.SkipApprox || u.Began.IsZero() {
 		t.Errorf("audited %+v", u)
 	}
 	m := w.server.metrics
@@ -138,7 +139,7 @@ func TestTheFirstTokenMarksThePromptAsCached(t *testing.T) {
 	if err := w.stop(); err != nil {
 		t.Fatal(err)
 	}
-	if len(w.usage) != 1 || w.usage[0].PredictedHit == 0 {
+	if len(w.usage) != 1 || w.usage[0].Hit == 0 {
 		t.Errorf("audited %+v, want a predicted hit for the repeated prompt", w.usage)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/picker"
 	"pointsman/prompt"
+	"pointsman/prompt/audit"
 )
 
 // Deps are the rooms that the server leads to.
@@ -31,7 +32,10 @@ type Deps struct {
 	Log      *slog.Logger     // nil discards
 	Ready    func() bool      // readiness; nil is Store.Synced. Called often, from any goroutine
 	Now      func() time.Time // nil is time.Now
-	Audit    func(Usage)      // told what engines counted; nil for none. Called from any goroutine; must not block
+
+	// Audit is told what engines counted of the requests that a worker has served
+	// whole; nil for none. It is called from any goroutine and must not block.
+	Audit func(audit.Report)
 }
 
 // Server is the ext-proc server. Make it with [New].

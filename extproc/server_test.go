@@ -29,6 +29,7 @@ import (
 
 	"pointsman/admission"
 	"pointsman/prompt"
+	"pointsman/prompt/audit"
 )
 
 func TestConfigReportsEveryFault(t *testing.T) {
@@ -64,7 +65,7 @@ func TestABugEndsItsRequestAlone(t *testing.T) {
 	})
 	t.Run("in the response", func(t *testing.T) {
 		w := newWorld(t, testConfig(), mixed(workerID, "m"))
-		w.server.deps.Audit = func(Usage) { panic("a bug") }
+		w.server.deps.Audit = func(audit.Report) { panic("a bug") }
 		g := w.routedChat(fullDuplex)
 		g.send(responseHeaders(false, ":status", "200"), responseBody(`{"usage":{"prompt_tokens":1}}`, true))
 		g.unchanged(kindResponseHeaders)

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"pointsman/prompt/audit"
 )
 
 // service describes the gRPC service by hand: the generated one would bring the
@@ -31,7 +33,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 type conversation struct {
 	msg  message
 	x    exchange
-	tail tail
+	tail audit.Tail
 }
 
 func (s *Server) acquire() *conversation {

@@ -22,6 +22,7 @@ import (
 	"pointsman/kvindex"
 	"pointsman/picker"
 	"pointsman/prompt"
+	"pointsman/prompt/audit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,7 +35,7 @@ type world struct {
 	breakers *breaker.Set
 	feed     *fleet.Feed
 	log      *strings.Builder // of the server; read it after stop
-	usage    []Usage          // what was audited; read it after stop
+	usage    []audit.Report   // what was audited; read it after stop
 
 	conn   *grpc.ClientConn
 	client extprocv3.ExternalProcessorClient
@@ -81,7 +82,11 @@ func buildWorld(tb testing.TB, cfg Config, workers ...*fleet.Worker) *world {
 		Preparer: prompt.NewPreparer(prompt.DefaultConfig(), nil),
 		Store:    store,
 		Log:      slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Audit:    func(u Usage) { w.usage = append(w.usage, u) },
+		Audit: func(r audit.Report) {
+			if r.Counted > 0 {
+				w.usage = append(w.usage, r)
+			}
+		},
 	})
 	if err != nil {
 		tb.Fatal(err)

@@ -81,6 +81,12 @@ type Worker struct {
 	Host   string // host of URL, IPv6 without brackets
 	Port   int    // port of URL
 	Model  string // the model name that requests ask for; exact match
+
+	// Aliases are further names of Model, and Adapters the LoRA adapters on it that
+	// requests ask for by name, as if they were models; nil for none. Infera's
+	// records list neither: see [Store.SetNames].
+	Aliases, Adapters []string
+
 	Engine Engine
 	Status Status
 	Role   Role

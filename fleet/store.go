@@ -15,6 +15,8 @@ type Snapshot struct {
 	Workers []*Worker // ordered by ID, all statuses
 	Targets []Target  // of active workers, in the order of Workers, then by rank
 	Version uint64    // grows with each published change
+
+	names map[string]Name // of aliases and adapters; nil for none
 }
 
 // Worker returns the worker with the given ID, or nil.
@@ -23,18 +25,6 @@ func (s *Snapshot) Worker(id string) *Worker {
 		return s.Workers[i]
 	}
 	return nil
-}
-
-// Models returns the sorted names of all models that have an active worker.
-func (s *Snapshot) Models() []string {
-	var names []string
-	for _, w := range s.Workers {
-		if w.Status == Active && w.Model != "" {
-			names = append(names, w.Model)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 func (s *Snapshot) find(id string) (int, bool) {
@@ -62,6 +52,8 @@ type Store struct {
 
 	mu      sync.Mutex
 	skipped map[string]uint64 // guarded by mu
+
+	given Names // set before Run
 }
 
 var empty = new(Snapshot)
@@ -117,7 +109,7 @@ func (s *Store) Run(ctx context.Context, src Source) error {
 }
 
 func (s *Store) publish(workers []*Worker) {
-	next := &Snapshot{Workers: workers, Version: s.Snapshot().Version + 1}
+	next := &Snapshot{Workers: workers, Version: s.Snapshot().Version + 1, names: namesOf(workers)}
 	for _, w := range workers {
 		if w.Status == Active {
 			next.Targets = w.Targets(next.Targets)
@@ -143,6 +135,7 @@ func (f *Feed) Replace(workers []*Worker) {
 	next := make([]*Worker, 0, len(workers))
 	seen := make(map[string]int, len(workers))
 	for _, w := range workers {
+		w = f.store.given.add(w)
 		if i, dup := seen[w.ID]; dup {
 			next[i] = w
 			continue
@@ -161,6 +154,7 @@ func (f *Feed) Replace(workers []*Worker) {
 // Put adds w, or replaces the worker with its ID.
 func (f *Feed) Put(w *Worker) {
 	f.Fresh(time.Now())
+	w = f.store.given.add(w)
 	cur := f.store.Snapshot()
 	i, found := cur.find(w.ID)
 	if found && Same(cur.Workers[i], w) {
@@ -212,5 +206,6 @@ func Same(a, b *Worker) bool {
 		a.Protocol == b.Protocol && string(a.Params) == string(b.Params) &&
 		a.KVEvents == b.KVEvents && a.KVReplay == b.KVReplay && a.BlockSize == b.BlockSize && a.DPRank == b.DPRank &&
 		a.DPSize == b.DPSize && a.Transport == b.Transport && a.Endpoint == b.Endpoint &&
-		a.Incarnation == b.Incarnation && slices.Equal(a.Canary, b.Canary)
+		a.Incarnation == b.Incarnation && slices.Equal(a.Canary, b.Canary) &&
+		slices.Equal(a.Aliases, b.Aliases) && slices.Equal(a.Adapters, b.Adapters)
 }

@@ -61,7 +61,11 @@ func (x *exchange) serve() error {
 	x.prepareHeader()
 	x.describePick()
 	defer x.releaseScored()
-	return x.attempts()
+	err := x.attempts()
+	if err == nil {
+		x.audit()
+	}
+	return err
 }
 
 // admit reads the body and finds out what it asks for.

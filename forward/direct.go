@@ -8,12 +8,14 @@ import (
 
 	"pointsman/picker"
 	"pointsman/prompt"
+	"pointsman/prompt/audit"
 )
 
 // scored is the memory of one request's preparation; it is pooled.
 type scored struct {
 	sizes []int
 	out   prompt.Prepared
+	tail  audit.Tail
 }
 
 // describePick fills what the picker is asked.
@@ -52,6 +54,7 @@ func (x *exchange) score() {
 	x.scored = sc
 	sc.sizes = x.s.deps.Picker.BlockSizes(x.scan.Model, sc.sizes[:0])
 	preparer.Prepare(x.ctx, &x.scan, sc.sizes, &sc.out)
+	x.report = audit.Of(&x.scan, &sc.out, x.start)
 	x.pick.ByLoad = false
 	x.pick.Tokens = sc.out.Tokens
 	x.pick.Blocks = sc.out.Blocks
@@ -62,6 +65,7 @@ func (x *exchange) score() {
 func (x *exchange) releaseScored() {
 	if x.scored != nil {
 		x.pick.Blocks = nil
+		x.scored.tail.Reset()
 		x.s.prepared.Put(x.scored)
 		x.scored = nil
 	}

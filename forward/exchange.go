@@ -13,6 +13,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/picker"
 	"pointsman/prompt"
+	"pointsman/prompt/audit"
 )
 
 // exchange is one client request on its way.
@@ -31,7 +32,9 @@ type exchange struct {
 	outHeader    http.Header
 	body         *[]byte // nil when there is none, or when it is not needed any more
 	scan         prompt.Request
-	scored       *scored
+	scored       *scored         // nil for what is not scored here
+	report       audit.Report    // what the pick foresaw of it
+	served       picker.Decision // by which the answer's first content came
 	pick         picker.Request
 	direct       bool // the headers name the worker
 	route        routing
@@ -129,6 +132,9 @@ func (x *exchange) write(p []byte, f flushing) error {
 	}
 	n, err := x.w.Write(p)
 	x.written += int64(n)
+	if x.scored != nil {
+		x.scored.tail.Add(p)
+	}
 	if err == nil && bool(f) {
 		err = x.rc.Flush()
 	}
@@ -149,7 +155,7 @@ func (x *exchange) firstToken(a *attempt) error {
 			return err
 		}
 	}
-	x.firstAt = time.Now()
+	x.firstAt, x.served = time.Now(), *a.decision
 	a.decision.FirstToken(x.firstAt)
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/picker"
 	"pointsman/prompt"
+	"pointsman/prompt/audit"
 )
 
 // Deps are the rooms that a [Server] uses.
@@ -36,6 +37,11 @@ type Deps struct {
 	// one for a protocol, its pairs are refused (501), so the picker's
 	// Config.Protocols should be theirs; without any, no pair is picked.
 	Connectors map[string]Connector
+
+	// Audit is told what engines counted of the requests that were picked for here
+	// and served whole. It is called from any goroutine and must not block.
+	// Optional.
+	Audit func(audit.Report)
 
 	// Ready reports why requests cannot be served, beyond what the fleet tells;
 	// nil when they can. Optional.

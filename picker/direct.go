@@ -96,7 +96,7 @@ func (tab *table) named(id string, role fleet.Role, req *Request) ([]*row, error
 	switch {
 	case w.Status != fleet.Active:
 		return nil, fmt.Errorf("worker %q (%v): %w", id, w.Status, ErrInactive)
-	case req.Model != "" && w.Model != req.Model && !req.AnyModel:
+	case req.Model != "" && !w.Serves(req.Model) && !req.AnyModel:
 		return nil, fmt.Errorf("worker %q (model %q, asked for %q): %w", id, w.Model, req.Model, ErrOtherModel)
 	case w.Role != role && !req.AnyRole:
 		return nil, fmt.Errorf("worker %q (%v, needed as %v): %w", id, w.Role, role, ErrOtherRole)

@@ -35,7 +35,8 @@ type row struct {
 	class int // in table.class; -1 for a worker that no pair can have
 }
 
-// pool is the targets of one model.
+// pool is the targets of one name that requests ask for: a model, an alias of
+// one, or an adapter.
 type pool struct {
 	model   string
 	cand    []*row                // active and mixed: what an ordinary request may go to
@@ -112,12 +113,14 @@ func (tab *table) add(r *row, port int) {
 	tab.rows = append(tab.rows, r)
 	tab.keys[r.Key] = r
 	tab.ids[r.Worker.ID] = append(tab.ids[r.Worker.ID], r)
-	pl := tab.models[r.Worker.Model]
-	if pl == nil {
-		pl = &pool{model: r.Worker.Model}
-		tab.models[r.Worker.Model] = pl
+	for _, name := range r.Worker.Names(nil) {
+		pl := tab.models[name]
+		if pl == nil {
+			pl = &pool{model: name}
+			tab.models[name] = pl
+		}
+		pl.add(r)
 	}
-	pl.add(r)
 	tab.all.add(r)
 	dest := r.Worker.Destination(port)
 	tab.ends[dest] = append(tab.ends[dest], r)

@@ -23,10 +23,40 @@ const (
 type Tokenizer interface {
 	// Tokenize appends the prompt's token ids, with whatever the engine puts
 	// around them, to dst. Of several prompts it takes the first. It is exact or
-	// fails, and returns soon after ctx is done. It keeps nothing of r. It may be
-	// called by any number of goroutines.
+	// fails, and returns soon after ctx is done. Of r it changes nothing but the
+	// Source, and keeps nothing. It may be called by any number of goroutines.
 	Tokenize(ctx context.Context, r *Request, dst []uint32) ([]uint32, error)
 }
+
+// Source is who made a prompt's token ids.
+type Source uint8
+
+// The sources. Their order is that in which they are asked.
+const (
+	SourceNone    Source = iota // nobody: the prompt is approximated
+	SourceRequest               // the client sent ids
+	SourceFiles                 // the model's own files, in this process
+	SourceWorker                // a worker's /tokenize
+)
+
+// String returns none, request, files or worker.
+func (s Source) String() string {
+	switch s {
+	case SourceRequest:
+		return "request"
+	case SourceFiles:
+		return "files"
+	case SourceWorker:
+		return "worker"
+	default:
+		return "none"
+	}
+}
+
+// Names says what the name that a request asks for stands for: the model whose
+// files make its tokens, and the LoRA adapter on that, "" for none. An unknown
+// name stands for itself. It is called for every request and must be fast.
+type Names func(name string) (model, adapter string)
 
 // Prepared is a prompt ready for the picker. It is made for reuse: its slices are
 // valid until the next Prepare into it. The zero value is ready. Not safe for
@@ -43,9 +73,14 @@ type Prepared struct {
 
 // Preparer turns requests into block hashes. It may be shared.
 type Preparer struct {
-	cfg Config
-	tok Tokenizer
+	cfg   Config
+	tok   Tokenizer
+	names Names // nil for none
 }
+
+// SetNames makes p resolve aliases and adapters. It must be called before the
+// first Prepare.
+func (p *Preparer) SetNames(names Names) { p.names = names }
 
 // NewPreparer returns a Preparer. tok may be nil: then only requests that come
 // with token ids are exact. cfg must be valid; zero fields take their default.
@@ -74,8 +109,10 @@ func (p *Preparer) Prepare(ctx context.Context, r *Request, sizes []int, out *Pr
 	if r.Kind == Other {
 		return
 	}
+	p.resolve(r)
 	ids, reason := r.ids, ReasonExact
-	if r.prompt.form != idsPrompt {
+	if r.Source = SourceRequest; r.prompt.form != idsPrompt {
+		r.Source = SourceNone
 		reason = p.tokenize(ctx, r, sizes, out)
 		ids = out.ids
 	}
@@ -97,6 +134,19 @@ func (p *Preparer) Prepare(ctx context.Context, r *Request, sizes []int, out *Pr
 	out.Reason = reason
 	if reason != ReasonMultimodal && !out.anyBlock() {
 		out.Reason = ReasonShortPrompt
+	}
+}
+
+// resolve finds out what r's model stands for. The blocks of an adapter named as
+// the model are the adapter's alone, as with SGLang's lora_path.
+func (p *Preparer) resolve(r *Request) {
+	if p.names == nil {
+		return
+	}
+	base, adapter := p.names(r.Model)
+	r.Base = base
+	if r.LoRA == "" {
+		r.LoRA = adapter
 	}
 }
 

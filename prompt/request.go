@@ -37,16 +37,18 @@ func (t Retention) String() string {
 type Request struct {
 	Kind       Kind
 	Model      string // as sent, decoded
+	Base       string // the model that Model stands for: Model, until Prepare finds it an alias or adapter
 	Stream     bool
 	N          int    // choices asked for; 1 when absent
 	BestOf     int    // sequences the engine computes to choose from; 0 when absent
 	MaxTokens  int    // max_completion_tokens, else max_tokens; 0 when absent
-	LoRA       string // SGLang's lora_path; vLLM names the adapter in Model
+	LoRA       string // SGLang's lora_path, or the adapter that Prepare finds Model to be, as vLLM has it
 	CacheSalt  string // vLLM and SGLang: prompts with different salts share no blocks
 	Retention  Retention
 	Multimodal bool     // has content other than text
 	Images     []uint64 // XXH3-64 of each trimmed image reference, at most MaxImages
 	Tools      bool     // has a non-empty list of tools
+	Source     Source   // who made the token ids of the prompt; SourceNone until one has
 
 	// LoneSurrogates is set when some string holds half of a surrogate pair. No
 	// tokenizer takes such text, so its hashes are only approximations.
@@ -165,6 +167,7 @@ func (r *Request) scanOther() {
 
 // finish settles what depends on several keys.
 func (r *Request) finish(s *scanner) {
+	r.Base = r.Model
 	r.LoneSurrogates = s.lone
 	r.MaxTokens = r.max[0]
 	if r.max[1] != 0 {

@@ -13,6 +13,10 @@ const WorkersPrefix = "/infera/workers/"
 // (Infera infera/common/registration_k8s.py).
 const Annotation = "infera.amd.com/worker-info"
 
+// CanaryText is what launchers tokenize, without special tokens around it, into
+// the tokenizer canary that they register (Infera infera/kv/compat_key.py).
+const CanaryText = "Hello, world!\n你好，世界！<|im_start|>system\n<|endoftext|><|im_end|>🦄"
+
 // Prefix returns the prefix to list and watch for a configured one:
 // [WorkersPrefix] for "", and always with a trailing slash, which Infera adds
 // when it is missing (infera/common/discovery.py).

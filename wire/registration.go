@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -46,6 +47,7 @@ const (
 	maxName   = 512     // bytes of an ID, a model or an engine name
 	maxRanks  = 1024
 	maxCanary = 4096
+	maxNames  = 1024 // aliases, or adapters, of one worker
 )
 
 // DecodeRegistration reads a worker's registration, the JSON object that
@@ -65,9 +67,10 @@ const (
 //     the worker is returned with status Draining, together with an error that
 //     says so. It is the one case in which both are non-nil.
 //
-// Two fields are ours and passed over by Infera: forwarder_endpoint (where a
-// gateway reaches the worker's forwarder) and kv_replay_endpoint (where the
-// publisher of KV events answers requests for past ones).
+// Some fields are ours and passed over by Infera: forwarder_endpoint (where a
+// gateway reaches the worker's forwarder), kv_replay_endpoint (where the
+// publisher of KV events answers requests for past ones), model_aliases and
+// lora_adapters (lists of further names that requests may ask for).
 func DecodeRegistration(key string, value []byte) (*fleet.Worker, error) {
 	r, err := parseRecord(value)
 	if err != nil {
@@ -206,12 +209,26 @@ func (r *record) served(w *fleet.Worker) {
 	default:
 		r.fail("request_transport", fmt.Errorf("%q: want http or nats", t))
 	}
+	w.Aliases, w.Adapters = r.names("model_aliases"), r.names("lora_adapters")
 	if ep := r.text("forwarder_endpoint", maxName); ep != "" {
 		if err := checkHostPort(ep); err != nil {
 			r.fail("forwarder_endpoint", err)
 		}
 		w.Endpoint = ep
 	}
+}
+
+// names reads a list of names that requests may ask for; nil for none.
+func (r *record) names(field string) (names []string) {
+	raw := r.value(field)
+	if raw == nil {
+		return nil
+	}
+	err := json.Unmarshal(raw, &names)
+	if err != nil || len(names) > maxNames || slices.ContainsFunc(names, func(s string) bool { return s == "" || len(s) > maxName }) {
+		r.fail(field, fmt.Errorf("want at most %d names of 1 to %d bytes", maxNames, maxName))
+	}
+	return names
 }
 
 func checkHostPort(s string) error {

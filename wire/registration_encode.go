@@ -47,6 +47,8 @@ func EncodeRegistration(w *fleet.Worker) ([]byte, error) {
 	if w.KVReplay != "" {
 		e.text("kv_replay_endpoint", w.KVReplay)
 	}
+	e.names("model_aliases", w.Aliases)
+	e.names("lora_adapters", w.Adapters)
 	return append(e.b, '}'), nil
 }
 
@@ -72,6 +74,20 @@ func (e *recordWriter) optional(name, value string) {
 		return
 	}
 	e.text(name, value)
+}
+
+// names writes a list of ours, unless it is empty.
+func (e *recordWriter) names(name string, list []string) {
+	if len(list) == 0 {
+		return
+	}
+	e.key(name)
+	sep := "["
+	for _, s := range list {
+		e.b = appendPythonString(append(e.b, sep...), s)
+		sep = ", "
+	}
+	e.b = append(e.b, ']')
 }
 
 // number writes null for the value that means absent.

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"os"
 	"reflect"
 	"strings"
@@ -241,6 +242,22 @@ func TestEncodeRefusesWhatNobodyCouldRead(t *testing.T) {
 	} {
 		if got, err := EncodeRegistration(w); !errors.Is(err, ErrRecord) {
 			t.Errorf("%s: got %s, %v", name, got, err)
+		}
+	}
+}
+
+func TestFurtherNamesAreReadAndWritten(t *testing.T) {
+	w, err := DecodeRegistration("", []byte(`{"worker_id":"w","url":"http://h:1","model_name":"m","model_aliases":["chat"],"lora_adapters":["sql","law"]}`))
+	if err != nil || !slices.Equal(w.Aliases, []string{"chat"}) || !slices.Equal(w.Adapters, []string{"sql", "law"}) {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	raw, err := EncodeRegistration(w)
+	if again, _ := DecodeRegistration("", raw); err != nil || again == nil || !fleet.Same(again, w) {
+		t.Errorf("written as %s, %v", raw, err)
+	}
+	for _, bad := range []string{`"chat"`, `[1]`, `[""]`} {
+		if _, err := DecodeRegistration("", []byte(`{"worker_id":"w","url":"http://h:1","lora_adapters":`+bad+`}`)); Reason(err) != "lora_adapters" {
+			t.Errorf("%s: %v", bad, err)
 		}
 	}
 }

@@ -18,6 +18,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Preparer: core.Preparer(),
 		Store:    core.Store,
 		Log:      core.Log,
+		Audit:    core.Audit,
 		Ready:    func() bool { return core.Synced() == nil },
 	})
 	if err != nil {

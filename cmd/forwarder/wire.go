@@ -40,6 +40,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Transports: transports,
 		Connectors: plugins.Connectors,
 		Ready:      core.Reachable,
+		Audit:      core.Audit,
 		Routes:     routes(operator),
 		Log:        core.Log,
 	})

@@ -25,6 +25,7 @@ import (
 	"pointsman/plugins"
 	"pointsman/plugins/transport/nats"
 	"pointsman/prompt"
+	"pointsman/prompt/audit"
 	"pointsman/prompt/local"
 )
 
@@ -42,6 +43,7 @@ type Core struct {
 	local    *local.Tokenizer // nil when there is none
 	broker   *nats.Transport  // nil when requests do not go over one
 	preparer *prompt.Preparer
+	audit    *audit.Auditor
 
 	scoring func()        // closes wanted, once
 	wanted  chan struct{} // closed when the first prompt is to be scored
@@ -80,7 +82,9 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 		return nil, fmt.Errorf("discovery: %w", err)
 	}
 	c.source = source
-	rooms := []collector{c.Store, c.index, breakers, c.Picker}
+	c.Store.SetNames(cfg.Names)
+	c.audit = newAudit(cfg, c.Store, log)
+	rooms := []collector{c.Store, c.index, breakers, c.Picker, c.audit}
 	if room, ok := source.(collector); ok {
 		rooms = append(rooms, room)
 	}
@@ -90,6 +94,10 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	}
 	rooms = append(rooms, more...)
 	c.preparer = prompt.NewPreparer(cfg.Prompt, tokenizer)
+	c.preparer.SetNames(func(name string) (model, adapter string) {
+		n := c.Store.Snapshot().Name(name)
+		return n.Model, n.Adapter
+	})
 	events, err := newEvents(cfg, c.Store, c.index, log)
 	if err != nil {
 		return nil, fmt.Errorf("kv events: %w", err)
@@ -118,6 +126,7 @@ func (c *Core) Start(parts *run.Group) {
 	parts.Go("picker", c.Picker.Run)
 	if c.local != nil {
 		parts.Go("tokenizer", c.local.Run)
+		parts.Go("canaries", c.watchCanaries)
 	}
 	if c.events == nil {
 		return
@@ -139,6 +148,9 @@ func (c *Core) Preparer() *prompt.Preparer {
 	c.scoring()
 	return c.preparer
 }
+
+// Audit takes the numbers that an engine reports of a request.
+func (c *Core) Audit(r audit.Report) { c.audit.Observe(r) }
 
 // Synced says why no request can be served yet, nil when they can: the fleet
 // must be known, and where requests go over a broker, it must be reached.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pointsman/prompt"
+	"pointsman/prompt/audit"
 	"pointsman/prompt/local"
 	"pointsman/prompt/template"
 	"pointsman/prompt/tokens"
@@ -49,12 +50,12 @@ func (w *workers) Tokenize(_ context.Context, _ *prompt.Request, dst []uint32) (
 	return append(dst, fromWorkers...), nil
 }
 
-func start(t *testing.T, path string, fallback prompt.Tokenizer) *local.Tokenizer {
+func start(t *testing.T, path string, next prompt.Tokenizer) *audit.Chain {
 	t.Helper()
 	cfg := local.DefaultConfig()
 	cfg.Path, cfg.Check = path, 10*time.Millisecond
 	dialect := func(model string) (template.Dialect, bool) { return template.VLLM, model != "unserved" }
-	tok, err := local.New(cfg, dialect, fallback, slog.New(slog.DiscardHandler))
+	tok, err := local.New(cfg, dialect, slog.New(slog.DiscardHandler))
 	fatal(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -65,7 +66,16 @@ func start(t *testing.T, path string, fallback prompt.Tokenizer) *local.Tokenize
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
-	return tok
+	return chain(tok, next)
+}
+
+// chain asks own, then next unless it is nil.
+func chain(own, next prompt.Tokenizer) *audit.Chain {
+	links := []audit.Link{{Source: prompt.SourceFiles, Tokenizer: own}}
+	if next != nil {
+		links = append(links, audit.Link{Source: prompt.SourceWorker, Tokenizer: next})
+	}
+	return audit.NewChain(audit.New(audit.DefaultConfig(), nil, slog.New(slog.DiscardHandler), time.Now), links...)
 }
 
 func scan(t *testing.T, kind prompt.Kind, body string) *prompt.Request {
@@ -76,7 +86,7 @@ func scan(t *testing.T, kind prompt.Kind, body string) *prompt.Request {
 }
 
 // ask repeats until the answer is as wanted: a model is loaded beside requests.
-func ask(t *testing.T, tok *local.Tokenizer, r *prompt.Request, want []uint32) {
+func ask(t *testing.T, tok prompt.Tokenizer, r *prompt.Request, want []uint32) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -125,7 +135,7 @@ func TestRequestsBecomeTheEnginesIDs(t *testing.T) {
 	}
 }
 
-func TestWhatIsDeclinedGoesToTheFallback(t *testing.T) {
+func TestWhatIsDeclinedGoesToTheNextSource(t *testing.T) {
 	dir := t.TempDir()
 	modelDir(t, dir, chatTemplate)
 	w := &workers{}
@@ -146,13 +156,13 @@ func TestWhatIsDeclinedGoesToTheFallback(t *testing.T) {
 			before := w.asked
 			ask(t, tok, scan(t, tt.kind, tt.body), fromWorkers)
 			if w.asked == before {
-				t.Error("the fallback was not asked")
+				t.Error("the next source was not asked")
 			}
 		})
 	}
 }
 
-func TestAModelThatCannotBeHonouredIsLeftToTheFallback(t *testing.T) {
+func TestAModelThatCannotBeHonouredIsLeftToTheNextSource(t *testing.T) {
 	tests := map[string]func(t *testing.T, dir string){
 		"no files": func(*testing.T, string) {},
 		"a tokenizer that is none": func(t *testing.T, dir string) {
@@ -191,15 +201,15 @@ func TestEachModelHasItsDirectoryAndChangesAreNoticed(t *testing.T) {
 	ask(t, tok, chat("org/one"), encode(t, root, "changed", tokens.WithoutSpecials))
 }
 
-func TestUntilAModelIsLoadedTheFallbackAnswers(t *testing.T) {
+func TestUntilAModelIsLoadedTheNextSourceAnswers(t *testing.T) {
 	dir := t.TempDir()
 	modelDir(t, dir, chatTemplate)
 	cfg := local.DefaultConfig()
 	cfg.Path = dir
 	w := &workers{}
-	tok, err := local.New(cfg, func(string) (template.Dialect, bool) { return template.VLLM, true }, w, slog.New(slog.DiscardHandler))
+	tok, err := local.New(cfg, func(string) (template.Dialect, bool) { return template.VLLM, true }, slog.New(slog.DiscardHandler))
 	fatal(t, err)
-	got, err := tok.Tokenize(t.Context(), scan(t, prompt.Completions, `{"model":"m","prompt":"hello"}`), []uint32{1})
+	got, err := chain(tok, w).Tokenize(t.Context(), scan(t, prompt.Completions, `{"model":"m","prompt":"hello"}`), []uint32{1})
 	if err != nil || !slices.Equal(got, append([]uint32{1}, fromWorkers...)) || w.asked != 1 {
 		t.Errorf("ids %v, error %v, fallback asked %d times", got, err, w.asked)
 	}

@@ -15,7 +15,7 @@ func newMetrics(t *Tokenizer) *metrics {
 	return &metrics{
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pointsman_tokenizer_local_total",
-			Help: "Prompts to be tokenized in this process, by result; all but exact went to the fallback.",
+			Help: "Prompts to be tokenized in this process, by result; all but exact were left to a worker's /tokenize.",
 		}, []string{"result"}),
 		models: &modelCollector{
 			t: t,

@@ -81,8 +81,8 @@ func (t *Tokenizer) reload(ctx context.Context) {
 	}
 }
 
-// load reads the files of a model. When new files are at fault, the model is
-// left to the fallback: the engine that has them may be running already.
+// load reads the files of a model. When new files are at fault, the model's
+// requests are declined: the engine that has them may be running already.
 func (t *Tokenizer) load(ctx context.Context, name string) {
 	dir := t.dir(name)
 	e := &entry{stamp: stampOf(dir)}
@@ -95,8 +95,11 @@ func (t *Tokenizer) load(ctx context.Context, name string) {
 			slog.String("model", name), slog.String("path", dir), slog.Int("bytes", e.model.tokens.Memory()), slog.Bool("chat_template", e.model.templates != nil))
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.models[name] = e
+	t.mu.Unlock()
+	if t.loaded != nil {
+		t.loaded(name, e.err)
+	}
 }
 
 // dir is where a model's files are: PATH/MODEL when that exists, else PATH.

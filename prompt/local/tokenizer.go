@@ -53,12 +53,12 @@ type Dialect func(model string) (d template.Dialect, ok bool)
 
 // Tokenizer implements [prompt.Tokenizer]. Make it with [New].
 type Tokenizer struct {
-	cfg      Config
-	dialect  Dialect
-	fallback prompt.Tokenizer // may be nil
-	log      *slog.Logger
-	metrics  *metrics
-	cache    *tokens.PrefixCache
+	cfg     Config
+	dialect Dialect
+	log     *slog.Logger
+	metrics *metrics
+	cache   *tokens.PrefixCache
+	loaded  func(model string, err error) // nil for none
 
 	mu     sync.Mutex
 	models map[string]*entry
@@ -66,13 +66,13 @@ type Tokenizer struct {
 	texts  sync.Pool // of *[]byte, rendered prompts
 }
 
-// New returns a tokenizer that has loaded nothing yet. fallback may be nil.
-func New(cfg Config, dialect Dialect, fallback prompt.Tokenizer, log *slog.Logger) (*Tokenizer, error) {
+// New returns a tokenizer that has loaded nothing yet.
+func New(cfg Config, dialect Dialect, log *slog.Logger) (*Tokenizer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	t := &Tokenizer{
-		cfg: cfg, dialect: dialect, fallback: fallback, log: log,
+		cfg: cfg, dialect: dialect, log: log,
 		cache:  tokens.NewPrefixCache(cfg.CacheBytes),
 		models: map[string]*entry{}, wanted: make(chan string, 64),
 	}
@@ -81,19 +81,33 @@ func New(cfg Config, dialect Dialect, fallback prompt.Tokenizer, log *slog.Logge
 	return t, nil
 }
 
+// OnLoad has f called, by the goroutine of Run, whenever the files of a model
+// have been read, with what error. It must be called before Run.
+func (t *Tokenizer) OnLoad(f func(model string, err error)) { t.loaded = f }
+
 // Tokenize appends the ids of r's prompt to dst: exactly those of the engine, or
 // it returns an error and dst as it was.
-func (t *Tokenizer) Tokenize(ctx context.Context, r *prompt.Request, dst []uint32) ([]uint32, error) {
+func (t *Tokenizer) Tokenize(_ context.Context, r *prompt.Request, dst []uint32) ([]uint32, error) {
 	out, err := t.tokenize(r, dst)
-	if err == nil {
-		t.metrics.results.WithLabelValues("exact").Inc()
-		return out, nil
-	}
-	t.metrics.results.WithLabelValues(cause(err)).Inc()
-	if t.fallback == nil {
+	if err != nil {
+		t.metrics.results.WithLabelValues(cause(err)).Inc()
 		return dst, err
 	}
-	return t.fallback.Tokenize(ctx, r, dst)
+	t.metrics.results.WithLabelValues("exact").Inc()
+	r.Source = prompt.SourceFiles
+	return out, nil
+}
+
+// Encode appends the ids that the named model's files make of a plain text,
+// without special tokens around it, to dst. ok is false while they cannot, for
+// whatever reason; then they are loaded if they can be.
+func (t *Tokenizer) Encode(model string, dst []uint32, text string) (ids []uint32, ok bool) {
+	m, err := t.model(model)
+	if err != nil {
+		return dst, false
+	}
+	ids, err = m.tokens.Encode(dst, []byte(text), tokens.WithoutSpecials)
+	return ids, err == nil
 }
 
 // cause is the label of a decline.
@@ -115,11 +129,11 @@ func (t *Tokenizer) tokenize(r *prompt.Request, dst []uint32) ([]uint32, error) 
 	if declined(r) {
 		return dst, ErrDeclined
 	}
-	d, ok := t.dialect(r.Model)
+	d, ok := t.dialect(r.Base)
 	if !ok {
 		return dst, errNoModel
 	}
-	m, err := t.model(r.Model)
+	m, err := t.model(r.Base)
 	if err != nil {
 		return dst, err
 	}

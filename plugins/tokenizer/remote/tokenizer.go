@@ -64,6 +64,7 @@ func (t *Tokenizer) Tokenize(ctx context.Context, r *prompt.Request, dst []uint3
 	if err != nil {
 		return dst, err
 	}
+	r.Source = prompt.SourceWorker
 	return ids, nil
 }
 
@@ -166,11 +167,11 @@ func (t *Tokenizer) settle(ctx context.Context, about subject, err error) {
 	}
 }
 
-// workers returns the active workers of a model.
+// workers returns the active workers of a model, alias or adapter.
 func (t *Tokenizer) workers(model string) (out []*fleet.Worker) {
 	snap := t.store.Snapshot()
 	for _, w := range snap.Workers {
-		if w.Model == model && w.Status == fleet.Active && w.URL != "" {
+		if w.Serves(model) && w.Status == fleet.Active && w.URL != "" {
 			out = append(out, w)
 		}
 	}
