@@ -28,6 +28,7 @@ func commands() []command {
 		{"demo", "run the whole product on this machine, kill an engine, and judge what clients saw", demo},
 		{"explain", "print the latest picks of an EPP or a forwarder, and why each fell as it did", explain},
 		{"fleet", "print the workers that a forwarder or an EPP has found", fleetCommand},
+		{"tokens", "print what the router makes of a request body, and whether a worker agrees", tokensCommand},
 		{"doctor", "check a running deployment and say what to do about what is wrong", doctor},
 		{"bench", "measure the index, the picker and the ext-proc door", benchCommand},
 	}

@@ -265,6 +265,8 @@ func plainBytes(w uint64) int {
 }
 
 // shortEscapes is what the escapes of two characters stand for; 0 is none.
+//
+//nolint:gochecknoglobals // an immutable table
 var shortEscapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'n': '\n', 't': '\t', 'r': '\r', 'b': '\b', 'f': '\f'}
 
 type longEscape struct {

@@ -38,8 +38,7 @@ func TestSlicesOfConstantsAreComputedAsJinjasCompilerDoes(t *testing.T) {
 		}
 		out, err := tpl.Render(nil, &Input{Messages: []byte("[]")}, Limits{})
 		got := string(out)
-		var e *Error
-		if errors.As(err, &e) {
+		if e, ok := errors.AsType[*Error](err); ok {
 			got = "!" + e.Class
 		}
 		if got != want {

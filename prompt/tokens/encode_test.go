@@ -175,3 +175,24 @@ func TestScratchIsGivenBack(t *testing.T) {
 		}
 	}
 }
+
+func TestTheTextOfTokensIsTheTextTheyWereMadeOf(t *testing.T) {
+	for model, tests := range map[string][]string{
+		"qwen2":  {"the quick fox, 123 中文 \U0001f600", "<|im_start|>user\nhi<|im_end|>"},
+		"llama2": {"\u2581the\u2581fox\x01"},
+	} {
+		tok := loadGolden(t, model)
+		for _, want := range tests {
+			var got []byte
+			for _, id := range mustEncode(t, tok, strings.TrimPrefix(strings.ReplaceAll(want, "\u2581", " "), " ")) {
+				got = tok.AppendText(got, id)
+			}
+			if string(got) != want {
+				t.Errorf("%s: %q, want %q", model, got, want)
+			}
+		}
+		if got := tok.AppendText(nil, 1<<30); len(got) > 0 {
+			t.Errorf("%s: an id out of range is %q", model, got)
+		}
+	}
+}

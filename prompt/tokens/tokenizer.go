@@ -204,3 +204,22 @@ func (t *Tokenizer) setIdentity(raw []byte) {
 	t.digest = hex.EncodeToString(sum[:])
 	t.seed = newSeed()
 }
+
+// AppendText appends what the token of an id stands for to dst, and nothing for an
+// id that the model does not have. A part of a character comes as it is, so that
+// need not be UTF-8; a model's mark for a space stays.
+func (t *Tokenizer) AppendText(dst []byte, id uint32) []byte {
+	for i := range t.added {
+		if t.added[i].ID == id {
+			return append(dst, t.added[i].Content...)
+		}
+	}
+	if _, fallback := t.model.textLen(id); fallback {
+		for b, known := range t.model.byteID {
+			if known == id {
+				return append(dst, byte(b))
+			}
+		}
+	}
+	return append(dst, t.model.bytes(id)...)
+}
