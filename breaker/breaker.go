@@ -2,14 +2,21 @@
 //
 // A worker that accepts connections and answers its health check, but fails
 // every request, is invisible to discovery. After a number of consecutive
-// faults its [Circuit] opens: the picker leaves the worker out until a cooldown
-// is over, then one request may probe it. (Seed "Routing & transport", Circuit
-// breaker.) It is the router's private opinion and never writes the fleet.
+// faults of one kind its [Circuit] opens: the picker leaves the worker out until a
+// cooldown is over, then one request may probe it. (Seed "Routing & transport",
+// Circuit breaker.) It is the router's private opinion and never writes the fleet.
+//
+// Two healthy workers can fail together: the cache of a prompt does not get from
+// the one that computed it to the one that decodes. Each prefill/decode pair has a
+// circuit of its own for that ([Set.Pair]), so that the pairs around it go on
+// serving (failover §2A, pair memory; seed 001 §1: "Removing an entire decode
+// endpoint can also exclude healthy pairs using it").
 //
 // Who asks: picker calls [Circuit.Allows] for each candidate and
 // [Circuit.Acquire] for the chosen one only, so that a probe slot is never held
 // for a worker that gets no request (Infera defect P17). Who answers: whoever
-// finished the request calls [Permit.Done].
+// sees the first token calls [Permit.FirstToken], which is what closes a circuit,
+// and whoever finished the request calls [Permit.Done].
 //
 // The time is an argument and no goroutine is started, so a scenario replays
 // exactly.
@@ -21,9 +28,8 @@
 package breaker
 
 import (
-	"errors"
 	"fmt"
-	"time"
+	"net/http"
 )
 
 // State is a worker's standing. The numbers are the exported metric's values.
@@ -53,92 +59,72 @@ func (s State) String() string {
 type Outcome uint8
 
 // A 4xx is news about the request and a 429 about load: neither about the
-// worker's health. (Seed, Circuit breaker: "Two exclusions are deliberate".)
+// worker's health (seed, Circuit breaker: "Two exclusions are deliberate"). The
+// kinds of fault have a streak each, because they are healed by different things:
+// a worker that accepts every connection and answers each with a 500 would else
+// look well half of the time (seed 001 §1: "Distinct from connect-failure count").
 const (
+	// Neutral is no news: the client left, a 4xx, a limit of our own, an attempt
+	// that somebody else ended.
 	Neutral Outcome = iota
+	// Success is a whole answer.
 	Success
-	Fault
+	// Connect is a worker that was not reached: refused, timed out, TLS failed, no
+	// responder, or reset before the head of an answer.
+	Connect
+	// Origin is a worker that was reached and failed: a 5xx, or no first token in time.
+	Origin
+	// Stream is an answer that the worker cut after its first byte.
+	Stream
+	// Transfer is a cache that did not get from a prefill worker, which had answered
+	// well, to a decode worker. It is news about the two together: see [PairPermit].
+	// A [Permit] takes it only of a worker that several partners speak against.
+	Transfer
+	// Busy is a worker that has enough to do (429): no news of its health, but it is
+	// left out for [Config].BusyTTL.
+	Busy
 )
 
-// String returns neutral, success or fault.
+// outcomes is their number.
+const outcomes = int(Busy) + 1
+
+var outcomeNames = [outcomes]string{"neutral", "success", "connect", "origin", "stream", "transfer", "busy"} //nolint:gochecknoglobals // an immutable table
+
+// String returns neutral, success, connect, origin, stream, transfer or busy.
 func (o Outcome) String() string {
-	switch o {
-	case Neutral:
-		return "neutral"
-	case Success:
-		return "success"
-	case Fault:
-		return "fault"
+	if int(o) < outcomes {
+		return outcomeNames[o]
 	}
 	return fmt.Sprintf("outcome(%d)", uint8(o))
 }
 
-// OutcomeOf maps an HTTP status to an outcome: 5xx is a fault, 4xx is neutral,
-// anything below is a success. 0 stands for no answer at all (refused, reset,
-// timed out) and is a fault. (Infera breaker.py: a fault is "status >= 500 or 0".)
+// Fault reports whether o speaks against somebody: connect, origin, stream and
+// transfer do.
+func (o Outcome) Fault() bool { return o >= Connect && o <= Transfer }
+
+// ParseOutcome returns the outcome with the given name, and whether there is one.
+func ParseOutcome(name string) (Outcome, bool) {
+	for o, known := range outcomeNames {
+		if name == known {
+			return Outcome(o), true //nolint:gosec // below outcomes
+		}
+	}
+	return Neutral, false
+}
+
+// OutcomeOf maps an HTTP status to an outcome: 0 stands for no answer at all and
+// is Connect, 5xx is Origin, 429 is Busy, any other 4xx is Neutral, anything below
+// is a success. (Infera breaker.py: a fault is "status >= 500 or 0".)
 func OutcomeOf(status int) Outcome {
 	switch {
-	case status <= 0, status >= 500:
-		return Fault
+	case status <= 0:
+		return Connect
+	case status >= 500:
+		return Origin
+	case status == http.StatusTooManyRequests:
+		return Busy
 	case status >= 400:
 		return Neutral
 	}
 	return Success
-}
-
-// Config is the breaker's tuning. The zero value disables it.
-type Config struct {
-	// Threshold is how many consecutive faults trip a circuit; 0 disables the
-	// breaker. Default 3.
-	Threshold int
-	// Cooldown is how long a tripped worker is left out before a probe. Default 5 s.
-	Cooldown time.Duration
-	// MaxCooldown caps the doubling after failed probes. Default 60 s.
-	MaxCooldown time.Duration
-	// ProbeTimeout is how long a probe may go unanswered before another request
-	// may probe. Default 60 s.
-	ProbeTimeout time.Duration
-	// Jitter lengthens each cooldown by up to this share of it, so that several
-	// routers do not probe a worker at the same instant (Infera defect P25).
-	// 0 for none; default 0.1.
-	Jitter float64
-	// Seed makes routers differ in their jitter. Any number; routers of one
-	// fleet want different ones.
-	Seed uint64
-}
-
-// DefaultConfig returns the values the Infera routers ship with.
-func DefaultConfig() Config {
-	return Config{
-		Threshold:    3,
-		Cooldown:     5 * time.Second,
-		MaxCooldown:  time.Minute,
-		ProbeTimeout: time.Minute,
-		Jitter:       0.1,
-	}
-}
-
-// Validate reports every bad field, not only the first. A disabled breaker
-// (Threshold 0) needs no other field.
-func (c Config) Validate() error {
-	var errs []error
-	if c.Threshold < 0 || c.Threshold > maxFaults {
-		errs = append(errs, fmt.Errorf("breaker threshold %d: want 0 (off) to %d", c.Threshold, maxFaults))
-	}
-	if c.Jitter < 0 || c.Jitter > 1 || c.Jitter != c.Jitter {
-		errs = append(errs, fmt.Errorf("breaker jitter %g: want 0 to 1", c.Jitter))
-	}
-	if c.Threshold == 0 {
-		return errors.Join(errs...)
-	}
-	if c.Cooldown <= 0 {
-		errs = append(errs, fmt.Errorf("breaker cooldown %v: want more than 0", c.Cooldown))
-	}
-	if c.MaxCooldown < c.Cooldown {
-		errs = append(errs, fmt.Errorf("breaker maximum cooldown %v: want at least the cooldown, %v", c.MaxCooldown, c.Cooldown))
-	}
-	if c.ProbeTimeout <= 0 {
-		errs = append(errs, fmt.Errorf("breaker probe timeout %v: want more than 0", c.ProbeTimeout))
-	}
-	return errors.Join(errs...)
 }

@@ -27,7 +27,7 @@ func trip(t *testing.T, c *breaker.Circuit, at time.Time, threshold int) {
 		if !ok {
 			t.Fatalf("request %d of %d was not let through", i+1, threshold)
 		}
-		p.Done(at, breaker.Fault)
+		p.Done(at, breaker.Connect)
 	}
 	if got := c.State(at); got != breaker.Open {
 		t.Fatalf("after %d faults: %v, want open", threshold, got)
@@ -43,7 +43,7 @@ func TestCircuit(t *testing.T) {
 	}
 	const (
 		closed, half, open      = breaker.Closed, breaker.HalfOpen, breaker.Open
-		neutral, success, fault = breaker.Neutral, breaker.Success, breaker.Fault
+		neutral, success, fault = breaker.Neutral, breaker.Success, breaker.Connect
 	)
 	tests := []struct {
 		name  string
@@ -173,7 +173,7 @@ func TestAllowsClaimsNothing(t *testing.T) {
 
 // Infera defect P18: what was sent before the trip says nothing afterwards.
 func TestLateResultsAreIgnored(t *testing.T) {
-	for _, late := range []breaker.Outcome{breaker.Success, breaker.Fault, breaker.Neutral} {
+	for _, late := range []breaker.Outcome{breaker.Success, breaker.Connect, breaker.Neutral} {
 		t.Run(late.String()+" while open", func(t *testing.T) {
 			c := breaker.NewSet(plain()).Circuit("w")
 			early, _ := c.Acquire(sec(0))
@@ -239,11 +239,11 @@ func TestProbeTimeout(t *testing.T) {
 	}
 	t.Run("the late fault of the first does not free the second's slot", func(t *testing.T) {
 		c, first, second := setup(t)
-		first.Done(sec(66), breaker.Fault)
+		first.Done(sec(66), breaker.Connect)
 		if c.Allows(sec(66)) || c.State(sec(66)) != breaker.HalfOpen {
 			t.Errorf("allows %v, state %v", c.Allows(sec(66)), c.State(sec(66)))
 		}
-		second.Done(sec(67), breaker.Fault)
+		second.Done(sec(67), breaker.Connect)
 		if c.Allows(sec(76.9)) || !c.Allows(sec(77)) {
 			t.Error("the second's fault should open it for 10 s")
 		}
@@ -254,7 +254,7 @@ func TestProbeTimeout(t *testing.T) {
 		if got := c.State(sec(66)); got != breaker.Closed {
 			t.Errorf("state %v, want closed", got)
 		}
-		second.Done(sec(67), breaker.Fault) // of an epoch that is over
+		second.Done(sec(67), breaker.Connect) // of an epoch that is over
 		if got := c.State(sec(67)); got != breaker.Closed {
 			t.Errorf("state %v, want closed", got)
 		}
@@ -287,7 +287,7 @@ func TestForce(t *testing.T) {
 		c := breaker.NewSet(plain()).Circuit("w")
 		trip(t, c, sec(0), 3)
 		for range 10 {
-			c.Force(sec(4)).Done(sec(4), breaker.Fault)
+			c.Force(sec(4)).Done(sec(4), breaker.Connect)
 		}
 		if c.Allows(sec(4.9)) || !c.Allows(sec(5)) {
 			t.Error("the end of the cooldown has moved")
@@ -300,7 +300,7 @@ func TestForce(t *testing.T) {
 		if !p.Probe() || c.Allows(sec(5)) {
 			t.Errorf("probe %v, allows %v; want a probe, and no other", p.Probe(), c.Allows(sec(5)))
 		}
-		p.Done(sec(5), breaker.Fault)
+		p.Done(sec(5), breaker.Connect)
 		if c.Allows(sec(14.9)) || !c.Allows(sec(15)) {
 			t.Error("its fault should double the cooldown")
 		}
@@ -308,7 +308,7 @@ func TestForce(t *testing.T) {
 	t.Run("on a closed circuit it counts like any other", func(t *testing.T) {
 		c := breaker.NewSet(plain()).Circuit("w")
 		for range 3 {
-			c.Force(sec(0)).Done(sec(0), breaker.Fault)
+			c.Force(sec(0)).Done(sec(0), breaker.Connect)
 		}
 		if got := c.State(sec(0)); got != breaker.Open {
 			t.Errorf("state %v, want open", got)
@@ -323,7 +323,7 @@ func TestThresholdZeroDisables(t *testing.T) {
 		if !ok || !c.Allows(sec(0)) {
 			t.Fatal("a disabled breaker refused a request")
 		}
-		p.Done(sec(0), breaker.Fault)
+		p.Done(sec(0), breaker.Connect)
 	}
 	if got := c.State(sec(0)); got != breaker.Closed {
 		t.Errorf("state %v, want closed", got)
@@ -332,7 +332,7 @@ func TestThresholdZeroDisables(t *testing.T) {
 
 func TestZeroPermit(*testing.T) {
 	var p breaker.Permit
-	p.Done(sec(0), breaker.Fault) // must not panic
+	p.Done(sec(0), breaker.Connect) // must not panic
 }
 
 // P25: routers of one fleet must not probe at the same instant.
@@ -371,10 +371,10 @@ func TestJitter(t *testing.T) {
 
 func TestOutcomeOf(t *testing.T) {
 	for status, want := range map[int]breaker.Outcome{
-		-1: breaker.Fault, 0: breaker.Fault,
+		-1: breaker.Connect, 0: breaker.Connect,
 		100: breaker.Success, 200: breaker.Success, 204: breaker.Success, 302: breaker.Success,
 		400: breaker.Neutral, 404: breaker.Neutral, 413: breaker.Neutral, 429: breaker.Neutral, 499: breaker.Neutral,
-		500: breaker.Fault, 502: breaker.Fault, 503: breaker.Fault, 504: breaker.Fault, 599: breaker.Fault,
+		500: breaker.Connect, 502: breaker.Connect, 503: breaker.Connect, 504: breaker.Connect, 599: breaker.Connect,
 	} {
 		if got := breaker.OutcomeOf(status); got != want {
 			t.Errorf("OutcomeOf(%d) = %v, want %v", status, got, want)

@@ -53,7 +53,7 @@ func TestRetainForgets(t *testing.T) {
 	if got := s.Circuit("gone").State(sec(1)); got != breaker.Closed {
 		t.Errorf("a worker that comes back: %v, want closed", got)
 	}
-	late.Done(sec(2), breaker.Fault) // of the dropped circuit: harmless
+	late.Done(sec(2), breaker.Connect) // of the dropped circuit: harmless
 	held.Done(sec(2), breaker.Success)
 	if got := stays.State(sec(2)); got != breaker.Closed {
 		t.Errorf("the retained one after its success: %v, want closed", got)
@@ -95,7 +95,7 @@ func TestMetrics(t *testing.T) {
 		expect("after the cooldown", series("1", "1"))
 		p, _ := a.Acquire(time.Now())
 		expect("during the probe", series("1", "1"))
-		p.Done(time.Now(), breaker.Fault)
+		p.Done(time.Now(), breaker.Connect)
 		expect("after a failed probe", series("2", "2"))
 		s.Retain(func(id string) bool { return id == "b" })
 		expect("after the removal", head+`infera_router_worker_breaker_state{worker_id="b"} 0`+"\n"+mid+
@@ -121,7 +121,7 @@ func TestLogsTripAndRecoveryOnly(t *testing.T) {
 			t.Errorf("no %q in %s", want, &buf)
 		}
 	}
-	c.Force(sec(1)).Done(sec(1), breaker.Fault)
+	c.Force(sec(1)).Done(sec(1), breaker.Connect)
 	p, _ := c.Acquire(sec(5))
 	p.Done(sec(5), breaker.Success)
 	for range 10 {
@@ -153,7 +153,7 @@ func TestOneProbeAtATime(t *testing.T) {
 					most.Store(max(most.Load(), out.Add(1)))
 					out.Add(-1) // before the slot is given back
 				}
-				p.Done(now, []breaker.Outcome{breaker.Success, breaker.Fault, breaker.Fault, breaker.Neutral}[rng.IntN(4)])
+				p.Done(now, []breaker.Outcome{breaker.Success, breaker.Connect, breaker.Connect, breaker.Neutral}[rng.IntN(4)])
 				c.Allows(now)
 				c.State(now)
 			}
@@ -278,7 +278,7 @@ func (m *model) done(p modelPermit, now time.Time, o breaker.Outcome) {
 		switch o {
 		case breaker.Success:
 			m.faults = 0
-		case breaker.Fault:
+		case breaker.Connect:
 			if m.faults++; m.faults == 3 {
 				tripped()
 			}
@@ -290,7 +290,7 @@ func (m *model) done(p modelPermit, now time.Time, o breaker.Outcome) {
 	case o == breaker.Success:
 		m.open, m.epoch, m.faults, m.probe, m.cooldown = false, m.epoch+1, 0, 0, 5*time.Second
 	case p.probe == 0 || p.probe != m.probe:
-	case o == breaker.Fault:
+	case o == breaker.Connect:
 		m.cooldown = min(2*m.cooldown, time.Minute)
 		tripped()
 	default:

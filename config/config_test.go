@@ -100,7 +100,7 @@ func TestFaultsAreNamedWithWhatToDo(t *testing.T) {
 	}{
 		{"a mis-spelt flag", nil, []string{"--kv-overlap-wieght", "3"}, `did you mean "kv-overlap-weight"?`},
 		{"a mis-spelt word", nil, []string{"--router-policy", "kv-awere"}, `did you mean "kv-aware"?`},
-		{"out of range", nil, []string{"--breaker-failure-threshold", "-1"}, "--breaker-failure-threshold: -1 is out of range 0 to 1000"},
+		{"out of range", nil, []string{"--breaker-failure-threshold", "-1"}, "--breaker-failure-threshold: -1 is out of range 0 to 100"},
 		{"not a number in a variable", map[string]string{"INFERA_BREAKER_COOLDOWN_S": "soon"}, nil, "INFERA_BREAKER_COOLDOWN_S: "},
 		{"not a number of anything", nil, []string{"--kv-overlap-weight", "NaN"}, "is not a number"},
 		{"a stray word", nil, []string{"serve"}, `unexpected argument "serve"`},

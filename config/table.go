@@ -91,6 +91,8 @@ func (c *Config) picking() []setting {
 		{name: "pd-disagg-mode", group: "Picking", in: Both, usage: "auto forms prefill/decode pairs of the workers that have these roles; off forms none, and only mixed workers are picked", value: oneOf(&c.PDMode, "auto", "off")},
 		{name: "pd-skip-prefill-tokens", group: "Picking", in: Both, usage: "a decode worker does without the prefill leg when it has at most this many prompt tokens to compute itself; 0 never", value: intValue(&c.Picker.PDSkipPrefillTokens, 0, 1<<30)},
 		{name: "explain-ring", group: "Picking", in: Both, usage: "how many of the last picks /debug/picks shows; 0 keeps none", value: intValue(&c.Picker.ExplainRing, 0, 65536)},
+		{name: "session-affinity", group: "Picking", in: Both, usage: "whose requests of one conversation (X-Conversation-Id, else the body's user) stay with the workers that served the one before: pd for models with prefill/decode pairs, all, or off", value: oneOf(&c.Picker.SessionAffinity, picker.Sessions()...)},
+		{name: "pd-session-ttl-sec", group: "Picking", in: Both, usage: "for how long after its last request a conversation keeps its workers; 0 for 300 s (pool key pd_session_ttl_sec)", value: seconds(&c.Picker.SessionTTL, 0, 24*time.Hour)},
 		{name: "predicted-ttl-s", group: "Picking", in: Both, usage: "for how long a picked prompt is assumed to be on its worker without a sign of it", value: seconds(&c.Index.PredictedTTL, 0, 24*time.Hour)},
 		{name: "present-ttl-s", group: "Picking", in: Both, usage: "for how long a prompt whose first token was seen is assumed to be there, unless an event says otherwise", value: seconds(&c.Index.PresentTTL, 0, 24*time.Hour)},
 	}
@@ -155,10 +157,17 @@ func (c *Config) maxBody() value {
 
 func (c *Config) breakerRows() []setting {
 	return []setting{
-		{name: "breaker-failure-threshold", group: "Breaker", in: Both, usage: "consecutive faults before a worker is left out; 0 disables", value: intValue(&c.Breaker.Threshold, 0, 1000)},
+		{name: "breaker-enable", group: "Breaker", in: Both, usage: "leave workers and prefill/decode pairs out that keep failing (pool key cb_enable)", value: boolValue(&c.Breaker.Enable)},
+		{name: "breaker-failure-threshold", group: "Breaker", in: Both, usage: "consecutive requests that do not reach a worker (refused, TLS, no responder, reset before the head) before it is left out; 0 never", value: intValue(&c.Breaker.Threshold, 0, 100)},
+		{name: "origin-err-threshold", group: "Breaker", in: Both, usage: "consecutive 5xx of a worker, or first tokens that do not come in time, before it is left out; 0 never", value: intValue(&c.Breaker.OriginThreshold, 0, 100)},
+		{name: "stream-err-threshold", group: "Breaker", in: Both, usage: "consecutive answers that a worker cuts after their first byte before it is left out; 0 never", value: intValue(&c.Breaker.StreamThreshold, 0, 100)},
 		{name: "breaker-cooldown-s", group: "Breaker", in: Both, usage: "how long it is left out before a probe", value: seconds(&c.Breaker.Cooldown, time.Millisecond, time.Hour)},
 		{name: "breaker-max-cooldown-s", group: "Breaker", in: Both, usage: "cap of the doubling after failed probes", value: seconds(&c.Breaker.MaxCooldown, time.Millisecond, 24*time.Hour)},
 		{name: "breaker-probe-timeout-s", group: "Breaker", in: Both, usage: "how long a probe may go unanswered before another may start", value: seconds(&c.Breaker.ProbeTimeout, time.Millisecond, time.Hour)},
+		{name: "pair-breaker-threshold", group: "Breaker", in: Both, usage: "consecutive failures to hand the prompt's cache from a prefill worker to a decode worker before these two get no requests together; 0 never", value: intValue(&c.Breaker.PairThreshold, 0, 100)},
+		{name: "pair-breaker-cooldown-s", group: "Breaker", in: Both, usage: "how long a pair is left out before a probe", value: seconds(&c.Breaker.PairCooldown, time.Millisecond, time.Hour)},
+		{name: "pair-breaker-max-cooldown-s", group: "Breaker", in: Both, usage: "cap of the doubling after failed probes of a pair", value: seconds(&c.Breaker.PairMaxCooldown, time.Millisecond, 24*time.Hour)},
+		{name: "busy-ttl-ms", group: "Breaker", in: Both, usage: "how long a worker that said 429 is left out; 0 not at all", value: millis(&c.Breaker.BusyTTL, 0, time.Minute)},
 	}
 }
 

@@ -84,15 +84,16 @@ func (x *exchange) settle(receipt []byte) {
 		if !ok {
 			continue
 		}
-		fault := string(outcome) == breaker.Fault.String()
+		o, known := breaker.ParseOutcome(string(outcome))
 		switch {
+		case !known:
 		case string(id) == x.dec.Worker.ID:
 			x.ours, x.outcome = false, breaker.Neutral
-			if fault {
-				x.outcome = breaker.Fault
+			if o.Fault() || o == breaker.Busy {
+				x.outcome = o
 			}
-		case fault && x.dec.Prefill != nil && string(id) == x.dec.Prefill.ID:
-			x.dec.PrefillDone(x.s.now(), breaker.Fault)
+		case x.dec.Prefill != nil && string(id) == x.dec.Prefill.ID && (o.Fault() || o == breaker.Busy):
+			x.dec.PrefillDone(x.s.now(), o)
 		}
 	}
 }

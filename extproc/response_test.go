@@ -165,32 +165,32 @@ func TestOnlyThePickedWorkersFaultsTripItsBreaker(t *testing.T) {
 		head func() *extprocv3.ProcessingRequest
 		want breaker.Outcome
 	}{
-		{"500", func() *extprocv3.ProcessingRequest { return status("500") }, breaker.Fault},
+		{"500", func() *extprocv3.ProcessingRequest { return status("500") }, breaker.Origin},
 		{"500 with the status in value", func() *extprocv3.ProcessingRequest {
 			m := status("500")
 			h := m.GetResponseHeaders().GetHeaders().GetHeaders()[0]
 			h.Value, h.RawValue = "500", nil
 			return m
-		}, breaker.Fault},
-		{"503 that names the picked worker as served", func() *extprocv3.ProcessingRequest { return served(status("503"), destination) }, breaker.Fault},
-		{"503 with the picked worker's address", func() *extprocv3.ProcessingRequest { return attribute(status("503"), destination) }, breaker.Fault},
-		{"503 that Envoy marked as a worker's", func() *extprocv3.ProcessingRequest { return status("503", "x-envoy-upstream-service-time", "3") }, breaker.Fault},
+		}, breaker.Origin},
+		{"503 that names the picked worker as served", func() *extprocv3.ProcessingRequest { return served(status("503"), destination) }, breaker.Origin},
+		{"503 with the picked worker's address", func() *extprocv3.ProcessingRequest { return attribute(status("503"), destination) }, breaker.Origin},
+		{"503 that Envoy marked as a worker's", func() *extprocv3.ProcessingRequest { return status("503", "x-envoy-upstream-service-time", "3") }, breaker.Origin},
 		{"503 of nobody: Envoy's own", func() *extprocv3.ProcessingRequest { return status("503") }, breaker.Neutral},
 		{"504 of nobody: Envoy's own", func() *extprocv3.ProcessingRequest { return status("504") }, breaker.Neutral},
 		{"500 of another worker", func() *extprocv3.ProcessingRequest { return served(status("500"), "10.0.0.9:8000") }, breaker.Neutral},
 		{"503 of another address", func() *extprocv3.ProcessingRequest { return attribute(status("503"), "10.0.0.9:8000") }, breaker.Neutral},
 		{"200 of another worker after the picked one failed", func() *extprocv3.ProcessingRequest {
-			return served(status("200", HeaderAttempts, workerID+"=fault"), destination)
-		}, breaker.Fault},
+			return served(status("200", HeaderAttempts, workerID+"=origin"), destination)
+		}, breaker.Origin},
 		{"200 of another worker after the picked one was full", func() *extprocv3.ProcessingRequest {
 			return served(status("200", HeaderAttempts, workerID+"=neutral"), destination)
 		}, breaker.Neutral},
 		{"200 of the picked worker after another failed", func() *extprocv3.ProcessingRequest {
-			return served(status("200", HeaderAttempts, "10.0.0.9:30000=fault"), destination)
+			return served(status("200", HeaderAttempts, "10.0.0.9:30000=origin"), destination)
 		}, breaker.Success},
 		{"502 after all failed", func() *extprocv3.ProcessingRequest {
-			return served(status("502", HeaderAttempts, "10.0.0.9:30000=fault, "+workerID+"=fault"), destination)
-		}, breaker.Fault},
+			return served(status("502", HeaderAttempts, "10.0.0.9:30000=origin, "+workerID+"=origin"), destination)
+		}, breaker.Origin},
 		{"503 of the forwarder itself", func() *extprocv3.ProcessingRequest {
 			return served(status("503", HeaderAttempts, "none"), destination)
 		}, breaker.Neutral},
@@ -218,10 +218,10 @@ func TestOnlyThePickedWorkersFaultsTripItsBreaker(t *testing.T) {
 			state := func() breaker.State { return w.breakers.Circuit(workerID).State(time.Now()) }
 			respond(served(status("500"), destination))
 			respond(c.head())
-			if got := state() != breaker.Closed; got != (c.want == breaker.Fault) {
+			if got := state() != breaker.Closed; got != (c.want == breaker.Origin) {
 				t.Fatalf("breaker open after it: %t; want the outcome %v", got, c.want)
 			}
-			if c.want == breaker.Fault {
+			if c.want == breaker.Origin {
 				return
 			}
 			respond(served(status("500"), destination))
@@ -241,12 +241,12 @@ func TestAPrefillWorkersFaultsTripItsBreaker(t *testing.T) {
 		name, status, receipt string
 		want                  breaker.Outcome
 	}{
-		{"another pair served", "200", workerID + "=neutral, " + prefillID + "=fault", breaker.Fault},
-		{"another prefill worker served the same decode worker", "200", prefillID + "=fault, " + workerID + "=neutral", breaker.Fault},
-		{"all failed", "502", prefillID + "=fault, " + workerID + "=neutral", breaker.Fault},
+		{"another pair served", "200", workerID + "=neutral, " + prefillID + "=origin", breaker.Origin},
+		{"another prefill worker served the same decode worker", "200", prefillID + "=origin, " + workerID + "=neutral", breaker.Origin},
+		{"all failed", "502", prefillID + "=origin, " + workerID + "=neutral", breaker.Origin},
 		{"the pair served", "200", "", breaker.Success},
-		{"the decode worker alone failed", "500", workerID + "=fault", breaker.Neutral},
-		{"a receipt of others", "200", "10.0.0.9:30000=fault", breaker.Success},
+		{"the decode worker alone failed", "500", workerID + "=origin", breaker.Neutral},
+		{"a receipt of others", "200", "10.0.0.9:30000=origin", breaker.Success},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -261,13 +261,13 @@ func TestAPrefillWorkersFaultsTripItsBreaker(t *testing.T) {
 				g.finish()
 			}
 			state := func() breaker.State { return w.breakers.Circuit(prefillID).State(time.Now()) }
-			bad := workerID + "=neutral, " + prefillID + "=fault"
+			bad := workerID + "=neutral, " + prefillID + "=origin"
 			respond("502", bad)
 			respond(c.status, c.receipt)
-			if got := state() != breaker.Closed; got != (c.want == breaker.Fault) {
+			if got := state() != breaker.Closed; got != (c.want == breaker.Origin) {
 				t.Fatalf("breaker open after it: %t; want the outcome %v", got, c.want)
 			}
-			if c.want == breaker.Fault {
+			if c.want == breaker.Origin {
 				return
 			}
 			respond("502", bad)

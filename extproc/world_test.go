@@ -69,7 +69,7 @@ func buildWorld(tb testing.TB, cfg Config, workers ...*fleet.Worker) *world {
 	w.feed = fleet.NewFeed(store)
 	w.feed.Replace(workers)
 	bc := breaker.DefaultConfig()
-	bc.Threshold = 2
+	bc.Threshold, bc.OriginThreshold = 2, 2
 	w.breakers = breaker.NewSet(bc)
 	pc := picker.DefaultConfig()
 	pc.Seed = 1

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"pointsman/breaker"
@@ -28,6 +29,8 @@ type attempt struct {
 	cancel    context.CancelCauseFunc
 	idle      *time.Timer // cancels when the worker is silent; nil without a limit
 	status    int         // of the worker's response; 0 before it
+
+	handed atomic.Bool // the pair's prefill worker has answered well
 }
 
 // attempts tries workers until one serves the request. Its error is the last
@@ -224,26 +227,50 @@ func (a *attempt) verdict(err error) (breaker.Outcome, string) {
 	}
 	var ans *answer
 	var event *errorEvent
+	var broken *Error
 	switch {
 	case atPrefill(err):
 		return breaker.Neutral, "prefill"
 	case errors.Is(err, errFirstToken):
-		return breaker.Fault, "idle"
+		return a.failedAfterHead(), "idle"
 	case errors.As(err, &ans):
 		if ans.refused() {
-			return breaker.Neutral, "refused"
+			return breaker.Busy, "refused"
 		}
-		return breaker.OutcomeOf(ans.status), statusLabel(ans.status)
+		o := breaker.OutcomeOf(ans.status)
+		if o == breaker.Origin {
+			o = a.failedAfterHead()
+		}
+		return o, statusLabel(ans.status)
 	case errors.As(err, &event):
-		return breaker.OutcomeOf(event.status), "error_event"
+		if event.status < http.StatusInternalServerError {
+			return breaker.Neutral, "error_event"
+		}
+		return a.failedAfterHead(), "error_event"
 	case errors.Is(err, errIdle):
-		return breaker.Fault, "idle"
+		return a.failedAfterHead(), "idle"
 	case errors.Is(err, errClientGone):
 		return breaker.Neutral, "canceled"
 	case errors.Is(err, errDraining), errors.Is(err, errMaxDuration), errors.Is(err, errNoTransport), errors.Is(err, errPD), errors.Is(err, ErrBlameless):
 		return breaker.Neutral, "ended"
 	}
-	return breaker.Fault, "error"
+	if a.status == 0 && !(errors.As(err, &broken) && broken.Stage == StageBody) {
+		return breaker.Connect, "error" // reset before the head, or never reached
+	}
+	return a.failedAfterHead(), "error"
+}
+
+// failedAfterHead says what a worker that was reached has failed with. Before its
+// first token a decode worker may have waited for a cache that never came: that is
+// the pair's fault (failover 2A, pair memory).
+func (a *attempt) failedAfterHead() breaker.Outcome {
+	switch {
+	case !a.x.firstAt.IsZero():
+		return breaker.Stream
+	case a.decision.Prefill != nil && a.handed.Load():
+		return breaker.Transfer
+	}
+	return breaker.Origin
 }
 
 func statusLabel(status int) string {

@@ -12,7 +12,7 @@ import (
 func TestTheResponseNamesTheWorkerThatAnswered(t *testing.T) {
 	const header = "X-Worker-Instance-Id"
 	broken := rawClose("")
-	forged := raw(jsonReply(200, "{}", header+": somebody-else", "X-Infera-Attempts: w1=fault"))
+	forged := raw(jsonReply(200, "{}", header+": somebody-else", "X-Infera-Attempts: w1=connect"))
 	tests := []struct {
 		name    string
 		scripts []script
@@ -23,9 +23,9 @@ func TestTheResponseNamesTheWorkerThatAnswered(t *testing.T) {
 	}{
 		{"an object", []script{good}, chatBody, false, "w1", ""},
 		{"a stream", []script{good}, streamBody, false, "w1", ""},
-		{"after a fail-over", []script{broken, good}, streamBody, false, "w2", "w1=fault"},
-		{"after a full worker", []script{raw(jsonReply(429, "{}")), good}, streamBody, false, "w2", "w1=neutral"},
-		{"when all fail", []script{broken, broken}, chatBody, false, "w2", "w1=fault, w2=fault"},
+		{"after a fail-over", []script{broken, good}, streamBody, false, "w2", "w1=connect"},
+		{"after a full worker", []script{raw(jsonReply(429, "{}")), good}, streamBody, false, "w2", "w1=busy"},
+		{"when all fail", []script{broken, broken}, chatBody, false, "w2", "w1=connect, w2=connect"},
 		{"a refusal", []script{raw(jsonReply(422, `{"error":{"message":"no"}}`))}, chatBody, false, "w1", ""},
 		{"a refusal of our own", []script{good}, `{"model":1}`, false, "", "none"},
 		{"a worker that lies about its name", []script{forged}, chatBody, false, "w1", ""},

@@ -202,7 +202,7 @@ func (l *legs) serial() error {
 
 // notePrefill puts a fault of the prefill leg into the receipt. The leg has ended.
 func (l *legs) notePrefill() {
-	if l.outcome == breaker.Fault {
+	if l.outcome.Fault() {
 		l.a.x.note(l.pair.Prefill, l.outcome)
 	}
 }
@@ -273,6 +273,7 @@ func (l *legs) runPrefill(ctx context.Context, body []byte) (*Object, error) {
 	m.prefills.Inc()
 	got, err := l.sendPrefill(ctx, body)
 	l.outcome = prefillOutcome(ctx, err)
+	l.a.handed.Store(l.outcome == breaker.Success)
 	l.chosen.PrefillDone(time.Now(), l.outcome)
 	if err != nil {
 		m.prefillFaults.WithLabelValues(prefillLabel(ctx, err)).Inc()

@@ -70,19 +70,22 @@ func (x *exchange) failed(d *picker.Decision, err error) {
 // prefillOutcome says what a prefill leg's end means for its worker's circuit.
 func prefillOutcome(ctx context.Context, err error) breaker.Outcome {
 	var ans *answer
+	var broken *Error
 	switch {
 	case err == nil:
 		return breaker.Success
 	case errors.As(err, &ans) && ans.refused():
-		return breaker.Neutral
+		return breaker.Busy
 	case errors.As(err, &ans):
 		return breaker.OutcomeOf(ans.status)
-	case errors.Is(err, errPrefillTimeout):
-		return breaker.Fault
+	case errors.Is(err, errPrefillTimeout), errors.Is(err, ErrHandoff):
+		return breaker.Origin
 	case ctx.Err() != nil, errors.Is(err, ErrBlameless), errors.Is(err, errNoTransport):
 		return breaker.Neutral
+	case errors.As(err, &broken) && broken.Stage == StageBody:
+		return breaker.Stream
 	}
-	return breaker.Fault
+	return breaker.Connect
 }
 
 // prefillLabel is how a failed prefill leg ended, for the metric.

@@ -418,11 +418,11 @@ func TestTheReceiptNamesEachLegThatFailed(t *testing.T) {
 		prefill, decode []script
 		receipt         string
 	}{
-		{"a prefill worker, concurrent", "sglang-bootstrap", []script{broken, good}, []script{hang, good}, "p1=fault, d1=neutral"},
-		{"a prefill worker, serial", "vllm-nixl", []script{broken, handoff(nixlHandoff)}, []script{good}, "p1=fault, d1=neutral"},
+		{"a prefill worker, concurrent", "sglang-bootstrap", []script{broken, good}, []script{hang, good}, "p1=connect, d1=neutral"},
+		{"a prefill worker, serial", "vllm-nixl", []script{broken, handoff(nixlHandoff)}, []script{good}, "p1=connect, d1=neutral"},
 		{"a full prefill worker", "vllm-nixl", []script{full, handoff(nixlHandoff)}, []script{good}, "d1=neutral"},
-		{"a decode worker that was replaced", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{nil, good}, "d1=fault"},
-		{"both that were dialed", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{nil, broken}, "d1=fault, d2=fault"},
+		{"a decode worker that was replaced", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{nil, good}, "d1=connect"},
+		{"both that were dialed", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{nil, broken}, "d1=connect, d2=connect"},
 		{"none", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{good}, ""},
 	}
 	for _, tt := range tests {

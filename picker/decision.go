@@ -18,15 +18,23 @@ type Decision struct {
 	PrefillHit  int           // tokens of the prompt that Prefill was believed to hold
 	HitTokens   int           // tokens of the prompt that Worker was believed to hold, promised ones included
 	Reason      string        // how the prompt was known: the request's label, or no_match, no_events
+	OverCap     bool          // [Caps] that are not enforced would have left it out
 
-	p   *Picker
-	rec *record
-	gen uint64
+	affine bool
+	p      *Picker
+	rec    *record
+	gen    uint64
 }
 
+// Affinity reports whether another worker would serve the request worse: the
+// chosen one holds at least a block of the prompt, has served the conversation
+// before, or is half of a pair.
+func (d *Decision) Affinity() bool { return d.affine }
+
 // FirstToken says that the worker has answered the request's first token at now:
-// the prompt is in its cache, and a pair's prefill worker has done its part. The
-// first call counts; after Done it does nothing.
+// the prompt is in its cache, a pair's prefill worker has done its part, and a
+// circuit that was not closed is. The first call counts; after Done it does
+// nothing.
 func (d *Decision) FirstToken(now time.Time) {
 	if d.rec == nil {
 		return
@@ -51,9 +59,50 @@ func (d *Decision) FirstToken(now time.Time) {
 		if i > 0 {
 			p.giveBack(l, true)
 		}
+		l.safe()
 	}
+	permits, pair := rec.permits(), rec.pair
 	p.mu.Unlock()
+	p.began(d, now, permits, pair)
 	p.present(now, told)
+	if d.Prefill != nil {
+		p.released()
+	}
+}
+
+// permits returns the permits that a first token is news for.
+func (rec *record) permits() (permits [2]breaker.Permit) {
+	for i := range rec.legs[:rec.n] {
+		if l := &rec.legs[i]; !l.settled && (i == 0 || l.done) {
+			permits[i] = l.permit
+		}
+	}
+	return permits
+}
+
+// began tells the circuits of a first token, and puts back the permits that it has
+// changed.
+func (p *Picker) began(d *Decision, now time.Time, permits [2]breaker.Permit, pair breaker.PairPermit) {
+	was, together := permits, pair
+	for i := range permits {
+		permits[i].FirstToken(now)
+	}
+	pair.FirstToken(now)
+	if permits == was && pair == together {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rec := d.rec
+	if rec.gen != d.gen {
+		return
+	}
+	rec.pair = pair
+	for i := range rec.legs[:rec.n] {
+		if permits[i] != was[i] {
+			rec.legs[i].permit = permits[i]
+		}
+	}
 }
 
 // hold keeps l's hashes, which the index is to be told of, past the lock. It
@@ -94,19 +143,21 @@ func (p *Picker) giveBack(l *leg, hadFirst bool) {
 
 // PrefillDone says that the prefill leg of a pair has ended, and how: its load is
 // given back and its circuit learns. Only the first call before Done counts;
-// without one, nothing is learned of the prefill worker.
+// without one, nothing is learned of the prefill worker. A success is only the
+// half of it: what closes a circuit is the pair's first token.
 func (d *Decision) PrefillDone(now time.Time, o breaker.Outcome) {
 	if d.rec == nil {
 		return
 	}
 	p, rec := d.p, d.rec
 	p.mu.Lock()
-	if rec.gen != d.gen || rec.n < 2 || rec.legs[1].settled {
+	if rec.gen != d.gen || rec.n < 2 || rec.legs[1].settled || rec.legs[1].done {
 		p.mu.Unlock()
 		return
 	}
 	l := &rec.legs[1]
-	l.settled = true
+	l.done = o == breaker.Success
+	l.settled = !l.done
 	var copied [1]leg
 	told := copied[:0]
 	if !l.over {
@@ -117,10 +168,18 @@ func (d *Decision) PrefillDone(now time.Time, o breaker.Outcome) {
 		}
 		p.giveBack(l, o == breaker.Success)
 	}
-	permit := l.permit
+	permit, pair, first := l.permit, rec.pair, rec.first
 	p.mu.Unlock()
-	permit.Done(now, o)
+	switch {
+	case o != breaker.Success:
+		permit.Done(now, o)
+	case first:
+		p.began(d, now, [2]breaker.Permit{1: permit}, pair)
+	default:
+		permit.Answered()
+	}
 	p.present(now, told)
+	p.released()
 }
 
 // Done gives back what the pick reserved, and tells the breaker how the request
@@ -139,19 +198,33 @@ func (d *Decision) Done(now time.Time, o breaker.Outcome) {
 	for i := range rec.legs[:rec.n] {
 		p.giveBack(&rec.legs[i], rec.first)
 	}
-	copied := rec.legs
+	copied, pair := rec.legs, rec.pair
 	legs := copied[:rec.n]
 	p.records.put(rec)
 	p.mu.Unlock()
 	p.metrics.ended(o)
+	var charged [2]bool
+	charged[1], charged[0] = pair.Done(now, o)
 	for i := range legs {
-		if i > 0 {
-			o = breaker.Neutral // nothing is known of a pair's prefill leg
-		}
 		if !legs[i].settled {
-			legs[i].permit.Done(now, o)
+			legs[i].permit.Done(now, legs[i].verdict(o, i > 0, charged[i]))
 		}
 	}
+	p.released()
+}
+
+// verdict says what the end o of a request means for the worker of l. charged says
+// that a transfer between two workers is held against this one.
+func (l *leg) verdict(o breaker.Outcome, prefill, charged bool) breaker.Outcome {
+	switch {
+	case o == breaker.Transfer && charged:
+		return o
+	case o == breaker.Transfer:
+		return breaker.Neutral
+	case prefill && !(l.done && o == breaker.Success):
+		return breaker.Neutral // the request's end is its decode worker's doing
+	}
+	return o
 }
 
 // record is the reservation behind a decision. Its generation grows when it is
@@ -161,6 +234,7 @@ type record struct {
 	at    time.Time
 	id    []byte
 	legs  [2]leg // the worker's; the prefill worker's
+	pair  breaker.PairPermit
 	n     int
 	first bool
 	slot  int // in recordPool.live
@@ -192,7 +266,7 @@ func (rp *recordPool) put(rec *record) {
 	rp.live[last] = nil
 	rp.live = rp.live[:last]
 	rec.gen++
-	rec.n, rec.first, rec.legs = 0, false, [2]leg{}
+	rec.n, rec.first, rec.legs, rec.pair = 0, false, [2]leg{}, breaker.PairPermit{}
 	rp.free = append(rp.free, rec)
 }
 

@@ -83,7 +83,7 @@ func TestP16DirectPicksShareTheOneBreaker(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		dec.PrefillDone(w.now, breaker.Fault)
+		dec.PrefillDone(w.now, breaker.Connect)
 		dec.Done(w.now, breaker.Neutral)
 	}
 	for range 4 {

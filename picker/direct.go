@@ -30,7 +30,7 @@ var (
 // Direct reserves the named workers without scoring the fleet: an EPP chose. An
 // ID is a worker's, or the key of one of its ranks ("id#dp1"); of a worker with
 // ranks the cheapest is taken. prefillID is "" unless the EPP chose a pair. The
-// breaker is not asked, but learns how it went.
+// breaker is not asked, but learns how it went; a worker at its cap is [ErrFull].
 //
 // A decode worker is only named alone by Request.Alone.
 func (p *Picker) Direct(now time.Time, workerID, prefillID string, req *Request) (Decision, error) {
@@ -55,6 +55,13 @@ func (p *Picker) Direct(now time.Time, workerID, prefillID string, req *Request)
 	if err != nil {
 		return Decision{}, err
 	}
+	if p.cfg.Caps.Enforce {
+		for _, rows := range [...][]*row{worker, prefill} {
+			if len(rows) > 0 && p.cfg.Caps.full(now, rows[0]) {
+				return Decision{}, fmt.Errorf("worker %q: %w", rows[0].Worker.ID, ErrFull)
+			}
+		}
+	}
 	s := &p.sel
 	if prefill == nil {
 		i := p.direct(now, s, req, tab, worker)
@@ -74,7 +81,7 @@ func (p *Picker) Direct(now time.Time, workerID, prefillID string, req *Request)
 // direct prices rows in s and returns the index of the cheapest.
 func (p *Picker) direct(now time.Time, s *selection, req *Request, tab *table, rows []*row) int {
 	w := rows[0].Worker
-	s.begin(now, req, &p.policy, tab, tab.models[w.Model], rows, weigh(p.cfg.weightOf(w.Role), req))
+	s.begin(now, req, p.policy, tab, tab.models[w.Model], rows, weigh(p.cfg.weightOf(w.Role), req))
 	s.role = w.Role
 	s.fill(req, p.index, p.scale)
 	s.price()

@@ -21,6 +21,8 @@ type Record struct {
 	Leg          string      `json:"leg,omitempty"`     // prefill or decode: the pick chose a pair, and has a record for each
 	Partner      string      `json:"partner,omitempty"` // key of the pair's other target
 	AllOpen      bool        `json:"all_open,omitempty"`
+	OverCap      bool        `json:"over_cap,omitempty"` // a cap that is not enforced would have left the chosen one out
+	Pinned       bool        `json:"pinned,omitempty"`   // chosen because it served the conversation before
 	Approx       bool        `json:"approx,omitempty"`
 	ByLoad       bool        `json:"by_load,omitempty"`
 	Retention    string      `json:"retention"`
@@ -99,19 +101,17 @@ func (p *Picker) Dry(now time.Time, req *Request) Record {
 	if err != nil {
 		return Record{Time: now, RequestID: req.ID, Model: req.Model, Policy: p.policy.name, Error: err.Error()}
 	}
-	pairs := pl.pairs && !req.NoPair
-	if pairs && p.scorePair(now, req, tab, pl, closedOnly) {
-		return p.dryPair(req)
-	}
 	s := &p.sel
-	if err := p.score(now, req, tab, pl); err != nil {
-		if pairs && p.scorePair(now, req, tab, pl, openToo) {
-			return p.dryPair(req)
-		}
+	paired, err := p.plan(now, req, tab, pl)
+	switch {
+	case err != nil:
 		s.err = err
 		s.blank()
 		return s.record()
+	case paired:
+		return p.dryPair(req)
 	}
+	p.recall(now, req)
 	s.chosen = s.choose(func(int) int { return 0 })
 	s.reason = s.label(req)
 	return s.record()
@@ -121,7 +121,7 @@ func (p *Picker) Dry(now time.Time, req *Request) Record {
 func (t *trace) record() Record {
 	rec := Record{
 		Time: t.at, RequestID: string(t.id), Model: t.pool.model, Policy: t.policy.name,
-		Reason: t.reason, AllOpen: t.allOpen, Approx: t.approx, ByLoad: t.byLoad,
+		Reason: t.reason, AllOpen: t.allOpen, OverCap: t.overCap, Pinned: t.pinned > 0 && t.pinned == t.chosen+1, Approx: t.approx, ByLoad: t.byLoad,
 		Retention: t.retention.String(), PromptTokens: t.tokens, BlockTokens: int(t.total),
 		TextWeight: t.weights.text, ImageWeight: t.weights.image,
 		Candidates: make([]Candidate, 0, len(t.rows)+len(t.pool.rest)),

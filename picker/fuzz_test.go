@@ -52,7 +52,7 @@ func FuzzCandidates(f *testing.F) {
 			}
 			if openBits&bit != 0 {
 				for range 3 {
-					w.set.Circuit(wk.ID).Force(w.now).Done(w.now, breaker.Fault)
+					w.set.Circuit(wk.ID).Force(w.now).Done(w.now, breaker.Connect)
 				}
 			}
 			hosts := []string{wk.Destination(8000), wk.Host, "[" + wk.Host + "]"}

@@ -114,7 +114,7 @@ func (c *conversation) do(t *testing.T, line string) {
 	case "pick", "direct":
 		c.start(t, verb, args)
 	case "prefilled":
-		outcome := map[string]breaker.Outcome{"success": breaker.Success, "fault": breaker.Fault, "neutral": breaker.Neutral}
+		outcome := map[string]breaker.Outcome{"success": breaker.Success, "fault": breaker.Connect, "neutral": breaker.Neutral}
 		c.decisions[args[0]].PrefillDone(c.now, outcome[args[1]])
 	case "dry":
 		c.print(c.p.Dry(c.now, c.ask(t, args)))
@@ -123,7 +123,7 @@ func (c *conversation) do(t *testing.T, line string) {
 	case "first":
 		c.decisions[args[0]].FirstToken(c.now)
 	case "done":
-		outcome := map[string]breaker.Outcome{"success": breaker.Success, "fault": breaker.Fault, "neutral": breaker.Neutral}
+		outcome := map[string]breaker.Outcome{"success": breaker.Success, "fault": breaker.Connect, "neutral": breaker.Neutral}
 		c.decisions[args[0]].Done(c.now, outcome[args[1]])
 	default:
 		t.Fatalf("%q: unknown command", line)

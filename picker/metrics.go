@@ -22,11 +22,11 @@ type metrics struct {
 	prompt    *prometheus.CounterVec
 	hit       *prometheus.CounterVec
 	outcomes  *prometheus.CounterVec
-	allOpen   prometheus.Counter
+	sessions  *prometheus.CounterVec
 
 	multimodal  prometheus.Counter
 	byRetention [RetentionLong + 1]prometheus.Counter
-	byOutcome   [breaker.Fault + 1]prometheus.Counter
+	byOutcome   [breaker.Busy + 1]prometheus.Counter
 	byReason    map[string]prometheus.Counter // guarded by the picker's mutex
 	byRole      map[string]*roleMetrics       // the same
 }
@@ -58,19 +58,16 @@ func newMetrics() *metrics {
 		reasons:   counter("pointsman_router_pick_reason_total", "Picks by how the prompt was known.", "reason"),
 		prompt:    counter("pointsman_router_prompt_tokens_total", "Prompt tokens in full blocks of all picks.", "role"),
 		hit:       counter("pointsman_router_hit_tokens_total", "Prompt tokens that the chosen worker was believed to hold.", "role"),
-		outcomes:  counter("pointsman_router_outcomes_total", "Picks by how they ended.", "outcome"),
-		allOpen: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "pointsman_router_all_open_total",
-			Help: "Picks made although the circuits of all candidates were open.",
-		}),
-		byReason: make(map[string]prometheus.Counter),
-		byRole:   make(map[string]*roleMetrics),
+		outcomes:  counter("infera_router_outcomes_total", "Picks by what their end said of the worker.", "class"),
+		sessions:  counter("pointsman_router_sessions_total", "Requests of a conversation, by whether it was new, kept its workers or moved.", "result"),
+		byReason:  make(map[string]prometheus.Counter),
+		byRole:    make(map[string]*roleMetrics),
 	}
 	m.multimodal = m.skipped.WithLabelValues("multimodal")
 	for r := RetentionNone; r <= RetentionLong; r++ {
 		m.byRetention[r] = m.retention.WithLabelValues(r.String())
 	}
-	for o := breaker.Neutral; o <= breaker.Fault; o++ {
+	for o := breaker.Neutral; o <= breaker.Busy; o++ {
 		m.byOutcome[o] = m.outcomes.WithLabelValues(o.String())
 	}
 	return m
@@ -81,7 +78,7 @@ func (p *Picker) Register(reg prometheus.Registerer) error {
 	m := p.metrics
 	for _, c := range []prometheus.Collector{
 		m.picks, m.hits, m.blocks, m.skipped, m.retention, m.reasons, m.prompt, m.hit,
-		m.outcomes, m.allOpen, newLoadCollector(p),
+		m.outcomes, m.sessions, newLoadCollector(p),
 	} {
 		if err := reg.Register(c); err != nil {
 			return err
@@ -108,6 +105,18 @@ func (m *metrics) picked(req *Request, s *selection, t *target, hit int) {
 	r.blocks.Observe(s.blocksOf(s.total, s.chosen))
 	r.prompt.Add(s.total)
 	r.hit.Add(float64(hit))
+}
+
+// bound counts a request of a conversation. The picker's mutex is held.
+func (m *metrics) bound(was *pin, worker, prefill string) {
+	switch {
+	case was == nil:
+		m.sessions.WithLabelValues("new").Inc()
+	case was.worker == worker && was.prefill == prefill:
+		m.sessions.WithLabelValues("kept").Inc()
+	default:
+		m.sessions.WithLabelValues("moved").Inc()
+	}
 }
 
 func (m *metrics) ended(o breaker.Outcome) {

@@ -22,7 +22,7 @@ func TestMetrics(t *testing.T) {
 	fresh := w.request("new:64")
 	fresh.Tried = []string{"A"}
 	failed := w.pick(fresh)
-	failed.Done(w.now, breaker.Fault)
+	failed.Done(w.now, breaker.Connect)
 	images := w.request("pic:64")
 	images.Multimodal, images.Images, images.Tried, images.Reason = true, []uint64{7}, []string{"B"}, "multimodal"
 	w.served(images)
@@ -127,7 +127,7 @@ func TestAllOpenIsCounted(t *testing.T) {
 	w := newWorld(t, config(picker.KVAware, 1), workers("A", "B")...)
 	for _, id := range []string{"A", "B"} {
 		for range 3 {
-			w.set.Circuit(id).Force(w.now).Done(w.now, breaker.Fault)
+			w.set.Circuit(id).Force(w.now).Done(w.now, breaker.Connect)
 		}
 	}
 	w.pick(w.request("x:16"))

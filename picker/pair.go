@@ -80,19 +80,29 @@ func (p *Picker) pair(now time.Time, req *Request, tab *table, pl *pool, open ci
 	if !p.scorePair(now, req, tab, pl, open) {
 		return Decision{}, false
 	}
+	return p.takePair(now, req), true
+}
+
+// takePair reserves what scorePair has found.
+func (p *Picker) takePair(now time.Time, req *Request) Decision {
 	f, d := &p.pre, &p.sel
-	if f.allOpen {
-		p.metrics.allOpen.Inc()
-	}
 	i, permit := d.acquire(now, p.rand.IntN)
+	if f.allOpen || d.allOpen {
+		p.breakers.AllOpen()
+	}
 	if p.skips(d, i) {
 		d.receives = false
 		rec := p.records.get(now, req.ID)
 		p.reserve(now, d, req, i, permit, rec)
-		return p.decide(req, i, rec), true
+		out := p.decide(req, i, rec)
+		p.bind(now, req, &out)
+		return out
 	}
+	p.fit(d.rows[i])
 	j, prefill := f.acquire(now, p.rand.IntN)
-	return p.reservePair(now, req, i, j, permit, prefill), true
+	out := p.reservePair(now, req, i, j, permit, prefill)
+	p.bind(now, req, &out)
+	return out
 }
 
 // scorePair filters and prices the legs of a pair, p.sel for decode and p.pre for
@@ -100,23 +110,16 @@ func (p *Picker) pair(now time.Time, req *Request, tab *table, pl *pool, open ci
 // It reports whether there is one.
 func (p *Picker) scorePair(now time.Time, req *Request, tab *table, pl *pool, open circuits) bool {
 	f, d := &p.pre, &p.sel
-	f.begin(now, req, &p.policy, tab, pl, pl.prefill, weigh(p.cfg.weightOf(fleet.Prefill), req))
-	d.begin(now, req, &p.policy, tab, pl, pl.decode, weigh(p.cfg.weightOf(fleet.Decode), req))
+	f.begin(now, req, p.policy, tab, pl, pl.prefill, weigh(p.cfg.weightOf(fleet.Prefill), req))
+	d.begin(now, req, p.policy, tab, pl, pl.decode, weigh(p.cfg.weightOf(fleet.Decode), req))
 	f.role, d.role, d.receives = fleet.Prefill, fleet.Decode, true
 	f.skipTried(req)
 	d.skipTried(req)
 	d.within(req) // the gateway reaches the decode worker only
-	f.skipOpen(now)
-	d.skipOpen(now)
-	if !p.classify() {
-		if open == closedOnly {
-			return false
-		}
-		f.reopen()
-		d.reopen()
-		if !p.classify() {
-			return false
-		}
+	f.leaveOut(now)
+	d.leaveOut(now)
+	if !p.match(now, open) {
+		return false
 	}
 	for c := range p.classes {
 		if !p.classes[c].usable() {
@@ -130,7 +133,13 @@ func (p *Picker) scorePair(now time.Time, req *Request, tab *table, pl *pool, op
 		s.fill(req, p.index, p.scale)
 		s.price()
 	}
-	best := p.cheapest()
+	if !p.separate(now, open) {
+		return false
+	}
+	best, bound := p.recallPair(now, req)
+	if !bound {
+		best = p.cheapest()
+	}
 	for c := range p.classes {
 		if c != best {
 			f.drop(c)
@@ -140,15 +149,49 @@ func (p *Picker) scorePair(now time.Time, req *Request, tab *table, pl *pool, op
 	return true
 }
 
-// classify counts the eligible rows of each class and reports whether some class
-// has both legs.
-func (p *Picker) classify() bool {
+// match reports whether some class has both legs, of workers that seem able to
+// serve, or else of the best of a bad lot: see [selection.judge]. Otherwise
+// p.pairFull says whether that is so only because of caps.
+func (p *Picker) match(now time.Time, open circuits) bool {
+	p.pairFull = false
+	if p.classify(eligible) || p.takeBack(now, busy) {
+		return true
+	}
+	if p.pairFull = p.classify(full); p.pairFull || open == closedOnly {
+		return false
+	}
+	if p.takeBack(now, opened) || p.takeBack(now, unhealthy) {
+		return true
+	}
+	p.pairFull = p.classify(full)
+	return false
+}
+
+// takeBack makes rows eligible that were excluded for the given reason: of a leg
+// that has none if that is enough, else of both.
+func (p *Picker) takeBack(now time.Time, was exclusion) bool {
+	for _, s := range [...]*selection{&p.pre, &p.sel} {
+		if s.left == 0 {
+			s.readmit(now, was)
+		}
+	}
+	if p.classify(eligible) {
+		return true
+	}
+	p.pre.readmit(now, was)
+	p.sel.readmit(now, was)
+	return p.classify(eligible)
+}
+
+// classify counts the eligible rows of each class, and those excluded for the given
+// reason too, and reports whether some class has both legs.
+func (p *Picker) classify(also exclusion) bool {
 	n := len(p.sel.tab.class)
 	p.classes = slices.Grow(p.classes[:0], n)[:n]
 	clear(p.classes)
 	for leg, s := range [...]*selection{&p.pre, &p.sel} {
 		for i, r := range s.rows {
-			if s.why[i] == eligible && r.class >= 0 {
+			if (s.why[i] == eligible || s.why[i] == also) && r.class >= 0 {
 				p.classes[r.class].legs[leg]++
 			}
 		}
@@ -166,7 +209,7 @@ func (s *selection) drop(class int) {
 		switch s.why[i] {
 		case eligible:
 			s.exclude(i, otherPeers)
-		case open:
+		case opened:
 			s.why[i] = otherPeers
 		default:
 		}
@@ -218,6 +261,7 @@ func (p *Picker) reservePair(now time.Time, req *Request, i, j int, permit, pref
 	p.reserve(now, d, req, i, permit, rec)
 	p.reserve(now, f, req, j, prefill, rec)
 	from := f.rows[j]
+	rec.pair = p.pairPermit(now, from.Worker.ID, d.rows[i].Worker.ID)
 	d.partner, f.partner = from.Key, d.rows[i].Key
 	f.reason = f.label(req)
 	hit := f.hit()
@@ -225,6 +269,7 @@ func (p *Picker) reservePair(now time.Time, req *Request, i, j int, permit, pref
 	p.ring.keep(&f.trace)
 	out := p.decide(req, i, rec)
 	out.Prefill, out.PrefillRank, out.PrefillHit = from.Worker, from.Rank, hit
+	out.OverCap, out.affine = d.overCap || f.overCap, true
 	return out
 }
 
@@ -256,7 +301,7 @@ func (p *Picker) Alternate(now time.Time, req *Request, prefill *fleet.Worker) (
 		return Decision{}, fmt.Errorf("worker %q: %w", prefill.ID, ErrOtherProtocol)
 	}
 	s := &p.sel
-	s.begin(now, req, &p.policy, tab, pl, pl.decode, weigh(p.cfg.weightOf(fleet.Decode), req))
+	s.begin(now, req, p.policy, tab, pl, pl.decode, weigh(p.cfg.weightOf(fleet.Decode), req))
 	s.role, s.receives, s.partner = fleet.Decode, true, prefill.ID
 	s.skipTried(req)
 	for other := -1; other < len(tab.class); other++ {
@@ -269,13 +314,21 @@ func (p *Picker) Alternate(now time.Time, req *Request, prefill *fleet.Worker) (
 		p.ring.refused(&s.trace, err)
 		return Decision{}, err
 	}
-	s.breakers(now)
+	if err := s.judge(now); err != nil {
+		p.ring.refused(&s.trace, err)
+		return Decision{}, err
+	}
 	s.fill(req, p.index, p.scale)
 	s.price()
+	p.blocked = p.breakers.OpenPairs(now, p.blocked[:0])
+	p.unpair(prefill.ID)
 	i, permit := s.acquire(now, p.rand.IntN)
 	rec := p.records.get(now, req.ID)
 	p.reserve(now, s, req, i, permit, rec)
-	return p.decide(req, i, rec), nil
+	rec.pair = p.pairPermit(now, prefill.ID, s.rows[i].Worker.ID)
+	out := p.decide(req, i, rec)
+	out.affine = true
+	return out, nil
 }
 
 // dryPair writes out what scorePair has found, decode leg first.
@@ -287,6 +340,7 @@ func (p *Picker) dryPair(req *Request) Record {
 	if p.skips(d, d.chosen) {
 		return d.record()
 	}
+	p.fit(d.rows[d.chosen])
 	f.chosen = f.choose(zero)
 	f.reason = f.label(req)
 	d.partner, f.partner = f.rows[f.chosen].Key, d.rows[d.chosen].Key

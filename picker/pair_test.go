@@ -72,7 +72,7 @@ func TestAPairIsGivenBackOnceInWhateverOrderItEnds(t *testing.T) {
 	steps := map[string]func(*picker.Decision, time.Time){
 		"first":     func(d *picker.Decision, now time.Time) { d.FirstToken(now) },
 		"prefilled": func(d *picker.Decision, now time.Time) { d.PrefillDone(now, breaker.Success) },
-		"broken":    func(d *picker.Decision, now time.Time) { d.PrefillDone(now, breaker.Fault) },
+		"broken":    func(d *picker.Decision, now time.Time) { d.PrefillDone(now, breaker.Connect) },
 		"done":      func(d *picker.Decision, now time.Time) { d.Done(now, breaker.Success) },
 	}
 	names := []string{"first", "prefilled", "broken", "done"}
@@ -113,7 +113,7 @@ func TestP10ADecodeWorkerIsReplacedAlone(t *testing.T) {
 	if other.Worker.ID == tried || other.Worker.Protocol != "x" || other.Worker.Role != fleet.Decode || other.Prefill != nil {
 		t.Errorf("alternate of %s: %+v", tried, other)
 	}
-	d.Done(w.now, breaker.Fault)
+	d.Done(w.now, breaker.Connect)
 	other.Done(w.now, breaker.Success)
 	req.Tried = []string{"d1", "d2"}
 	if _, err := w.p.Alternate(w.now, req, d.Prefill); !errors.Is(err, picker.ErrNoPair) {

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -11,12 +12,14 @@ import (
 )
 
 // Pick selects a worker for req at now and reserves it. On an error nothing is
-// reserved; errors are [ErrNoModel], [ErrNoWorker] and [ErrNoEndpoint], wrapped.
+// reserved; errors are [ErrNoModel], [ErrNoWorker], [ErrNoEndpoint] and [ErrFull],
+// wrapped.
 //
 // The lowest cost wins. Of equal costs a worker that holds part of the prompt
 // wins over one that holds none, unless it has more in flight; then the one with
-// less load; what is still equal is spread at random. When the circuits of all
-// candidates are open, they take turns.
+// less load; what is still equal is spread at random. A conversation stays where it
+// was ([Config].SessionAffinity). When the circuits of all candidates are open, the
+// one that failed longest ago is asked.
 //
 // A model with prefill and decode workers that speak one protocol is served by a
 // pair, chosen together; its mixed workers serve what no pair can (Infera
@@ -34,29 +37,48 @@ func (p *Picker) Pick(now time.Time, req *Request) (Decision, error) {
 		}
 		return Decision{}, err
 	}
-	pairs := pl.pairs && !req.NoPair
-	if pairs {
-		if d, ok := p.pair(now, req, tab, pl, closedOnly); ok {
-			return d, nil
-		}
-	}
 	s := &p.sel
-	if err := p.score(now, req, tab, pl); err != nil {
-		if pairs {
-			if d, ok := p.pair(now, req, tab, pl, openToo); ok {
-				return d, nil
-			}
-		}
+	paired, err := p.plan(now, req, tab, pl)
+	switch {
+	case err != nil:
 		p.ring.refused(&s.trace, err)
 		return Decision{}, err
+	case paired:
+		return p.takePair(now, req), nil
 	}
+	p.recall(now, req)
 	i, permit := s.acquire(now, p.rand.IntN)
 	if s.allOpen {
-		p.metrics.allOpen.Inc()
+		p.breakers.AllOpen()
 	}
 	rec := p.records.get(now, req.ID)
 	p.reserve(now, s, req, i, permit, rec)
-	return p.decide(req, i, rec), nil
+	d := p.decide(req, i, rec)
+	p.bind(now, req, &d)
+	return d, nil
+}
+
+// plan filters and prices what may serve req: a pair, in p.sel and p.pre, or one
+// worker, in p.sel. Workers at their cap are worth waiting for; only without them
+// a request goes where the circuits are open.
+func (p *Picker) plan(now time.Time, req *Request, tab *table, pl *pool) (pair bool, err error) {
+	pairs := pl.pairs && !req.NoPair
+	if pairs && p.scorePair(now, req, tab, pl, closedOnly) {
+		return true, nil
+	}
+	waits := pairs && p.pairFull
+	err = p.score(now, req, tab, pl)
+	switch {
+	case waits && (err != nil || p.sel.allOpen):
+		return false, fmt.Errorf("%v: %w", pl, ErrFull)
+	case err == nil || !pairs || errors.Is(err, ErrFull):
+		return false, err
+	case p.scorePair(now, req, tab, pl, openToo):
+		return true, nil
+	case p.pairFull:
+		return false, fmt.Errorf("%v: %w", pl, ErrFull)
+	}
+	return false, err
 }
 
 // pool returns the pool that req asks for.
@@ -73,7 +95,7 @@ func (tab *table) pool(req *Request) (*pool, error) {
 // score filters and prices the candidates of an ordinary request into p.sel.
 func (p *Picker) score(now time.Time, req *Request, tab *table, pl *pool) error {
 	s := &p.sel
-	s.begin(now, req, &p.policy, tab, pl, pl.candidates(req), weigh(p.cfg.weightOf(fleet.Mixed), req))
+	s.begin(now, req, p.policy, tab, pl, pl.candidates(req), weigh(p.cfg.weightOf(fleet.Mixed), req))
 	if err := s.filter(now, req); err != nil {
 		return err
 	}
@@ -86,6 +108,7 @@ func (p *Picker) score(now time.Time, req *Request, tab *table, pl *pool) error 
 // its cache.
 func (p *Picker) reserve(now time.Time, s *selection, req *Request, i int, permit breaker.Permit, rec *record) {
 	s.chosen = i
+	s.overCap = !p.cfg.Caps.Enforce && p.cfg.Caps.full(now, s.rows[i])
 	t := s.rows[i].t
 	l := leg{
 		t: t, in: t.in, permit: permit,
@@ -171,8 +194,9 @@ func (p *Picker) decide(req *Request, i int, rec *record) Decision {
 	p.metrics.picked(req, s, r.t, hit)
 	d := Decision{
 		Worker: r.Worker, Rank: r.Rank, PrefillRank: -1,
-		HitTokens: hit, Reason: s.reason,
-		p: p, rec: rec, gen: rec.gen,
+		HitTokens: hit, Reason: s.reason, OverCap: s.overCap,
+		affine: hit > 0 || s.pinned == i+1,
+		p:      p, rec: rec, gen: rec.gen,
 	}
 	p.ring.keep(&s.trace)
 	return d

@@ -33,6 +33,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +56,9 @@ var (
 	ErrNoPair = errors.New("no prefill/decode pair")
 	// ErrNoEndpoint means that the gateway's subset leaves no worker: 503.
 	ErrNoEndpoint = errors.New("no worker within the given subset")
+	// ErrFull means that every worker that could serve the request has as many in
+	// flight as [Caps] allow: wait for [Picker.OnRelease], or 429.
+	ErrFull = errors.New("every worker is at its cap")
 )
 
 // Retention is how long the client wants its prompt cached.
@@ -105,6 +110,7 @@ type Request struct {
 	Multimodal bool     // text cannot be compared: only Images steer
 	Images     []uint64 // hashes of the image references
 	ByLoad     bool     // ignore the cache
+	Session    string   // key of the conversation, its tenant included; "" for none: see [Config].SessionAffinity
 
 	Tried     []string // worker IDs that failed already
 	Subset    []string // allowed endpoints, host:port or host; see HasSubset
@@ -138,13 +144,51 @@ type Config struct {
 	// ExplainRing is how many of the last picks are kept for [Picker.Records];
 	// 0 keeps none. Default 256.
 	ExplainRing int
+	// Caps bound how much a worker has in flight. The zero value does not.
+	Caps Caps
+	// SessionAffinity is whose requests of one conversation go to the workers that
+	// served the one before: off, pd (models with prefill/decode pairs, the
+	// default) or all.
+	SessionAffinity string
+	// SessionTTL is for how long after its last request a conversation is
+	// remembered; 0 for 300 s, as LoxiLB's pd_session_ttl_sec. It is no lease on
+	// the engine's cache.
+	SessionTTL time.Duration
 	// Seed makes the spread over equal costs repeatable; 0 takes a random one.
 	Seed uint64
 }
 
+// Caps bound the requests in flight on one worker, all of its ranks together.
+type Caps struct {
+	Worker  int // of a mixed worker; 0 for no limit
+	Prefill int // legs of a prefill worker; 0 for no limit
+	Decode  int // legs of a decode worker; 0 for no limit
+	// Enforce leaves out the workers at their cap. Without it [Decision].OverCap
+	// only says that it would have.
+	Enforce bool
+	// Warmup is how long the cap of a worker that has joined, or come back, takes
+	// to grow from a quarter to the whole; 0 for at once.
+	Warmup time.Duration
+}
+
+// What [Config].SessionAffinity can be.
+const (
+	SessionsOff = "off"
+	SessionsPD  = "pd"
+	SessionsAll = "all"
+)
+
+// Sessions returns the values that [Config].SessionAffinity takes.
+func Sessions() []string { return []string{SessionsOff, SessionsPD, SessionsAll} }
+
+const (
+	maxCap            = 100_000
+	defaultSessionTTL = 300 * time.Second
+)
+
 // DefaultConfig returns Infera's defaults.
 func DefaultConfig() Config {
-	return Config{Policy: KVAware, OverlapWeight: 1, DestinationPort: 8000, ExplainRing: 256}
+	return Config{Policy: KVAware, OverlapWeight: 1, DestinationPort: 8000, ExplainRing: 256, SessionAffinity: SessionsPD}
 }
 
 // maxRing bounds the memory that records can take: some 80 bytes for each
@@ -178,22 +222,45 @@ func (c Config) Validate() error {
 	if c.ExplainRing < 0 || c.ExplainRing > maxRing {
 		errs = append(errs, fmt.Errorf("explain ring %d: want 0 (off) to %d", c.ExplainRing, maxRing))
 	}
-	return errors.Join(errs...)
+	if c.SessionAffinity != "" && !slices.Contains(Sessions(), c.SessionAffinity) {
+		errs = append(errs, fmt.Errorf("session affinity %q: want one of %s", c.SessionAffinity, strings.Join(Sessions(), ", ")))
+	}
+	if c.SessionTTL != 0 && (c.SessionTTL < time.Second || c.SessionTTL > 24*time.Hour) {
+		errs = append(errs, fmt.Errorf("session time %v: want 0 (300s), or 1s to 24h", c.SessionTTL))
+	}
+	return errors.Join(append(errs, c.Caps.validate()...)...)
+}
+
+func (c Caps) validate() (errs []error) {
+	for name, n := range map[string]int{"worker": c.Worker, "prefill": c.Prefill, "decode": c.Decode} {
+		if n < 0 || n > maxCap {
+			errs = append(errs, fmt.Errorf("%s cap %d: want 0 (no limit) to %d", name, n, maxCap))
+		}
+	}
+	if c.Warmup < 0 || c.Warmup > time.Hour {
+		errs = append(errs, fmt.Errorf("warm-up %v: want 0 (none) to 1h", c.Warmup))
+	}
+	return errs
 }
 
 // Picker chooses workers. Make it with [New].
 type Picker struct {
 	cfg      Config
-	policy   policy
+	policy   *policy
 	store    *fleet.Store
 	index    *kvindex.Index
 	breakers *breaker.Set
 	metrics  *metrics
 
-	tab atomic.Pointer[table] // written under mu
+	tab     atomic.Pointer[table] // written under mu
+	release atomic.Pointer[func()]
 
 	mu        sync.Mutex
+	stale     bool               // the table is of another Config
+	health    Health             // nil for none
 	targets   map[string]*target // by key: those of the fleet, and departed ones with requests in flight
+	hosts     map[string]*host   // by worker ID, as many
+	sessions  sessions
 	rand      *rand.Rand
 	turn      uint64    // picks so far
 	scale     float64   // what target.recent is to be multiplied with
@@ -201,6 +268,8 @@ type Picker struct {
 	sel       selection // the pick being done; of a pair, the decode leg
 	pre       selection // the prefill leg of the pair being picked
 	classes   []class   // memory of a pair's pick
+	blocked   []breaker.Pair
+	pairFull  bool // no pair is left because of caps
 	nodes     nodePool
 	records   recordPool
 	ring      ring
@@ -221,17 +290,69 @@ func New(cfg Config, store *fleet.Store, index *kvindex.Index, breakers *breaker
 		seed = rand.Uint64() //nolint:gosec // as in newRand
 	}
 	p := &Picker{
-		cfg: cfg, policy: pol, store: store, index: index, breakers: breakers,
-		metrics: newMetrics(),
-		targets: make(map[string]*target),
-		rand:    newRand(seed),
-		scale:   1,
-		ring:    ring{slots: make([]trace, cfg.ExplainRing)},
+		cfg: cfg, policy: &pol, store: store, index: index, breakers: breakers,
+		metrics:  newMetrics(),
+		targets:  make(map[string]*target),
+		hosts:    make(map[string]*host),
+		rand:     newRand(seed),
+		scale:    1,
+		sessions: newSessions(maxSessions),
+		ring:     ring{slots: make([]trace, cfg.ExplainRing)},
 	}
+	p.sel.caps, p.pre.caps = &p.cfg.Caps, &p.cfg.Caps
 	p.mu.Lock()
 	p.sync()
 	p.mu.Unlock()
 	return p, nil
+}
+
+// SetConfig replaces the tuning for the picks to come. ExplainRing and Seed stay as
+// they are. An invalid cfg changes nothing.
+func (p *Picker) SetConfig(cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("picker: %w", err)
+	}
+	pol, err := policyOf(cfg.Policy)
+	if err != nil {
+		return fmt.Errorf("picker: %w", err)
+	}
+	p.mu.Lock()
+	cfg.ExplainRing, cfg.Seed = p.cfg.ExplainRing, p.cfg.Seed
+	p.cfg, p.stale = cfg, true
+	if pol.name != p.policy.name { // records of earlier picks keep theirs
+		p.policy = new(policy)
+		*p.policy = pol
+	}
+	p.sync()
+	p.mu.Unlock()
+	p.released()
+	return nil
+}
+
+// Health is what a prober knows of the fleet. Healthy is asked some times a second
+// for each worker, by one goroutine at a time, and must not block.
+type Health interface {
+	Healthy(workerID string) bool
+}
+
+// SetHealth makes the picker leave out the workers that h holds for unhealthy, if
+// it leaves any; nil asks nobody. It is to be called before the first pick.
+func (p *Picker) SetHealth(h Health) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.health, p.refreshed = h, time.Time{}
+}
+
+// OnRelease makes the picker call f whenever there may be room that was not there
+// before: a request has ended, the fleet or the tuning has changed, and once a
+// second for what time alone changes ([Picker.Run]). f is called without a lock
+// held and should return soon.
+func (p *Picker) OnRelease(f func()) { p.release.Store(&f) }
+
+func (p *Picker) released() {
+	if f := p.release.Load(); f != nil {
+		(*f)()
+	}
 }
 
 // newRand is where equal costs are spread from.
@@ -247,6 +368,7 @@ func (p *Picker) Run(ctx context.Context) error {
 	for {
 		changed := p.store.Changed()
 		p.Refresh(time.Now())
+		p.released()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -271,7 +393,7 @@ func (p *Picker) Refresh(now time.Time) {
 // is unknown adds none.
 func (p *Picker) BlockSizes(model string, dst []int) []int {
 	tab := p.tab.Load()
-	if tab.snap != p.store.Snapshot() {
+	if tab.snap != p.store.Snapshot() { // a new Config makes a table at once
 		p.mu.Lock()
 		tab = p.sync()
 		p.mu.Unlock()

@@ -74,7 +74,7 @@ func TestErrorsAreTyped(t *testing.T) {
 				t.Errorf("%v, want %v", err, tt.want)
 			}
 			d.FirstToken(w.now) // of nothing: harmless
-			d.Done(w.now, breaker.Fault)
+			d.Done(w.now, breaker.Connect)
 			if got := w.p.Dry(w.now, &tt.req).Error; got != err.Error() {
 				t.Errorf("dry run says %q, pick says %q", got, err)
 			}
@@ -191,9 +191,9 @@ func TestDoneCountsOnce(t *testing.T) {
 	a.FirstToken(w.now)
 	copied.FirstToken(w.now)
 	a.Done(w.now, breaker.Success)
-	copied.Done(w.now, breaker.Fault)
+	copied.Done(w.now, breaker.Connect)
 	b := w.pick(w.request("y:160")) // its record is the one a had
-	copied.Done(w.now, breaker.Fault)
+	copied.Done(w.now, breaker.Connect)
 	copied.FirstToken(w.now)
 	w.p.Dry(w.now, w.request("z:16"))
 	if held := w.p.Held(w.now, 0); len(held) != 1 || held[0].Streaming {
@@ -247,7 +247,7 @@ func TestLoadFollowsARequest(t *testing.T) {
 	check("and ends", "active 192 requests 1 waiting 32 decoders 0 context 0")
 	c := w.pick(&picker.Request{Model: "m", Tokens: 100})
 	check("one without blocks counts one", "active 208 requests 2 waiting 132 decoders 0 context 0")
-	b.Done(w.now, breaker.Fault)
+	b.Done(w.now, breaker.Connect)
 	c.Done(w.now, breaker.Neutral)
 	check("all ended", "active 0 requests 0 waiting 0 decoders 0 context 0")
 }
@@ -275,7 +275,7 @@ func TestOnlyTheChosenWorkersPermitIsTaken(t *testing.T) {
 	w := newWorld(t, config(picker.KVAware, 1), workers("A", "B")...)
 	a := w.set.Circuit("A")
 	for range 3 {
-		a.Force(w.now).Done(w.now, breaker.Fault)
+		a.Force(w.now).Done(w.now, breaker.Connect)
 	}
 	w.now = w.now.Add(6 * time.Second)
 	for range 5 {
@@ -310,7 +310,7 @@ func TestPairsOutcomeIsTheDecodeWorkers(t *testing.T) {
 			t.Fatalf("pair %+v", pair)
 		}
 		pair.FirstToken(w.now)
-		pair.Done(w.now, breaker.Fault)
+		pair.Done(w.now, breaker.Connect)
 	}
 	if got := w.set.Circuit("D").State(w.now); got != breaker.Open {
 		t.Errorf("decode worker after three faults: %v, want open", got)
@@ -336,7 +336,7 @@ func TestDepartedWorkersAreForgotten(t *testing.T) {
 		t.Fatalf("picked %s", flying.Worker.ID)
 	}
 	for range 3 {
-		w.set.Circuit("A").Force(w.now).Done(w.now, breaker.Fault)
+		w.set.Circuit("A").Force(w.now).Done(w.now, breaker.Connect)
 	}
 	w.feed.Delete("A")
 	if d := w.served(w.request("sys:160")); d.Worker.ID != "B" || d.HitTokens != 0 {
@@ -454,7 +454,7 @@ func TestDryDoesNothing(t *testing.T) {
 	w := newWorld(t, config(picker.KVAware, 1), workers("A", "B", "C")...)
 	w.hold("A", "sys:160", 16)
 	for range 3 {
-		w.set.Circuit("B").Force(w.now).Done(w.now, breaker.Fault)
+		w.set.Circuit("B").Force(w.now).Done(w.now, breaker.Connect)
 	}
 	w.now = w.now.Add(6 * time.Second)
 	req := w.request("sys:160+q:160")

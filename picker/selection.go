@@ -18,14 +18,19 @@ const (
 	eligible   exclusion = iota
 	tried                // failed for this request already
 	outside              // not within the gateway's subset
-	open                 // its circuit lets nothing through
+	opened               // its circuit lets nothing through
 	inactive             // draining or dead
 	otherRole            // one leg of a prefill/decode pair
 	otherPeers           // no partner, or another protocol than the chosen pair's
+	unhealthy            // the prober says so
+	full                 // at its cap
+	busy                 // said so a moment ago
+	pairOpen             // the circuit of it and its partner lets nothing through
+	exclusions           // their number
 )
 
 func (e exclusion) String() string {
-	return [...]string{"", "tried", "outside_subset", "circuit_open", "not_active", "role", "protocol"}[e]
+	return [...]string{"", "tried", "outside_subset", "circuit_open", "not_active", "role", "protocol", "unhealthy", "at_cap", "busy", "pair_open"}[e]
 }
 
 // selection is the memory a pick works in: the trace, which an explain record
@@ -37,6 +42,7 @@ type selection struct {
 	steer   bool             // the policy goes by the cache
 	tell    bool             // what the pick sends is news for the index
 	scratch []kvindex.Scratch
+	caps    *Caps
 	left    int     // eligible rows
 	pending float64 // requests without first token on them
 	anyHit  bool
@@ -91,8 +97,7 @@ func (s *selection) filter(now time.Time, req *Request) error {
 	if s.skipTried(req); s.left == 0 {
 		return fmt.Errorf("%v: %w: all were tried", s.pool, ErrNoWorker)
 	}
-	s.breakers(now)
-	return nil
+	return s.judge(now)
 }
 
 // within keeps what the gateway's subset allows.
@@ -131,28 +136,67 @@ func (s *selection) keep(why exclusion, marked bool) {
 	}
 }
 
-func (s *selection) breakers(now time.Time) {
-	s.skipOpen(now)
-	if s.left == 0 {
-		s.reopen()
+// judge leaves out the workers that seem unable to serve, and takes back the best
+// of a bad lot when that leaves none: first those that are only busy, for they
+// answer for themselves; then, unless one that works is merely at its cap and
+// worth waiting for, those whose circuits are open; last those that the prober
+// holds for dead.
+func (s *selection) judge(now time.Time) error {
+	s.leaveOut(now)
+	for _, why := range [...]exclusion{busy, full, opened, unhealthy} {
+		if s.left > 0 {
+			return nil
+		}
+		if why == full && slices.Contains(s.why, full) {
+			return fmt.Errorf("%v: %w", s.pool, ErrFull)
+		}
+		s.readmit(now, why)
 	}
+	if s.left == 0 && slices.Contains(s.why, full) {
+		return fmt.Errorf("%v: %w", s.pool, ErrFull)
+	}
+	return nil
 }
 
-func (s *selection) skipOpen(now time.Time) {
+// leaveOut excludes the eligible rows that are unhealthy, open, at their cap or
+// busy.
+func (s *selection) leaveOut(now time.Time) {
 	for i, r := range s.rows {
-		if s.why[i] == eligible && !r.t.circuit.Allows(now) {
-			s.exclude(i, open)
+		if s.why[i] != eligible {
+			continue
+		}
+		switch c := r.t.circuit; {
+		case r.t.host.sick:
+			s.exclude(i, unhealthy)
+		case !c.Allows(now):
+			s.exclude(i, opened)
+		case s.atCap(now, r):
+			s.exclude(i, full)
+		case c.Busy(now):
+			s.exclude(i, busy)
 		}
 	}
 }
 
-// reopen makes the rows with open circuits eligible.
-func (s *selection) reopen() {
-	s.allOpen = true
+func (s *selection) atCap(now time.Time, r *row) bool {
+	return s.caps != nil && s.caps.Enforce && s.caps.full(now, r)
+}
+
+// readmit makes the rows eligible again that were excluded for the given reason and
+// are below their cap.
+func (s *selection) readmit(now time.Time, was exclusion) {
+	if was == full {
+		return
+	}
 	for i, why := range s.why {
-		if why == open {
+		switch {
+		case why != was:
+		case s.atCap(now, s.rows[i]):
+			s.why[i] = full
+		default:
 			s.why[i] = eligible
 			s.left++
+			s.allOpen = s.allOpen || was != busy
 		}
 	}
 }
@@ -277,11 +321,14 @@ const tieTolerance = 1e-9
 // than one that holds nothing (contract, infera.md §14.3); then the lower load;
 // what is still equal is spread by spin.
 func (s *selection) choose(spin func(n int) int) int {
-	if s.allOpen { // whichever fails fastest has the least load: rotate instead
-		s.cost = append(s.cost[:0], s.in.Turn...)
+	if s.pinned > 0 {
+		return s.pinned - 1
+	}
+	if s.allOpen {
+		return s.leastRecentlyFailed()
 	}
 	s.tied(s.cost)
-	if len(s.ties) > 1 && !s.allOpen {
+	if len(s.ties) > 1 {
 		s.preferWarm()
 		s.preferIdle()
 	}
@@ -289,6 +336,31 @@ func (s *selection) choose(spin func(n int) int) int {
 		return int(s.ties[0])
 	}
 	return int(s.ties[spin(len(s.ties))])
+}
+
+// leastRecentlyFailed returns the eligible row to take when none can be trusted:
+// whichever fails fastest has the least load, so load is no guide. One request at
+// a time goes to each worker, to the one first that failed longest ago; when each
+// has one, to the one with the fewest (failover §2A, all-open).
+func (s *selection) leastRecentlyFailed() int {
+	best := -1
+	var least int
+	var oldest time.Time
+	for i, r := range s.rows {
+		if s.why[i] != eligible {
+			continue
+		}
+		n, at := r.t.host.risky, r.t.circuit.FailedAt()
+		if r.t.circuit.Closed() { // unhealthy: it never failed a request
+			n = r.t.host.requests
+		}
+		switch {
+		case best < 0, n < least, n == least && at.Before(oldest),
+			n == least && at.Equal(oldest) && s.in.Turn[i] < s.in.Turn[best]:
+			best, least, oldest = i, n, at
+		}
+	}
+	return best
 }
 
 // tied sets ties to the eligible rows with the lowest cost.
@@ -349,8 +421,13 @@ func (s *selection) acquire(now time.Time, spin func(n int) int) (int, breaker.P
 		if permit, ok := circuit.Acquire(now); ok {
 			return i, permit
 		}
-		if s.exclude(i, open); s.left == 0 {
-			s.reopen()
+		s.pinned = 0
+		if s.exclude(i, opened); s.left == 0 {
+			s.readmit(now, opened)
+		}
+		if s.left == 0 { // it was at its cap
+			s.why[i] = eligible
+			return i, circuit.Force(now)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func TestExcludedRowsAreNeverChosen(t *testing.T) {
 	var s selection
 	s.in.Resize(3)
 	s.in.Clear()
-	s.why = []exclusion{tried, eligible, open}
+	s.why = []exclusion{tried, eligible, opened}
 	s.cost = []float64{0, 100, 0}
 	s.left = 1
 	if got := s.choose(func(int) int { return 0 }); got != 1 {
@@ -100,7 +100,7 @@ func TestProbeTakenByAnother(t *testing.T) {
 	trip := func(p *Picker, id string) *breaker.Circuit {
 		c := p.breakers.Circuit(id)
 		for range 3 {
-			c.Force(t0).Done(t0, breaker.Fault)
+			c.Force(t0).Done(t0, breaker.Connect)
 		}
 		return c
 	}
@@ -125,7 +125,7 @@ func TestProbeTakenByAnother(t *testing.T) {
 			t.Fatal("no probe")
 		}
 		i, permit := s.acquire(later, func(int) int { return 0 })
-		if s.rows[i].Worker.ID != "w1" || permit.Probe() || s.why[0] != open {
+		if s.rows[i].Worker.ID != "w1" || permit.Probe() || s.why[0] != opened {
 			t.Errorf("took %s, probe %v, w0 %q", s.rows[i].Worker.ID, permit.Probe(), s.why[0])
 		}
 	})
@@ -338,7 +338,7 @@ func TestRestartedWorker(t *testing.T) {
 	if c := p.Dry(t0, req).Candidates[0]; c.Requests != 1 {
 		t.Errorf("after its restart %g requests are in flight, want 1: it will end", c.Requests)
 	}
-	d.Done(t0, breaker.Fault)
+	d.Done(t0, breaker.Connect)
 	if got := p.targets["A"].requests; got != 0 {
 		t.Errorf("%d requests in flight at the end", got)
 	}
@@ -350,7 +350,7 @@ func TestAllOpenTakesTurns(t *testing.T) {
 	p := newPicker(t, KVAware, 3)
 	for id, target := range p.targets {
 		for range 3 {
-			p.breakers.Circuit(id).Force(t0).Done(t0, breaker.Fault)
+			p.breakers.Circuit(id).Force(t0).Done(t0, breaker.Connect)
 		}
 		if id != "w0" {
 			target.plain = 1000
@@ -363,7 +363,7 @@ func TestAllOpenTakesTurns(t *testing.T) {
 			t.Fatal(err)
 		}
 		count[d.Worker.ID]++
-		d.Done(t0, breaker.Fault)
+		d.Done(t0, breaker.Connect)
 	}
 	for id, n := range count {
 		if n != 10 {

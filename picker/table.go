@@ -74,9 +74,11 @@ const defaultUnit = 16
 func (p *Picker) sync() *table {
 	snap := p.store.Snapshot()
 	old := p.tab.Load()
-	if old != nil && old.snap == snap {
+	if old != nil && old.snap == snap && !p.stale {
 		return old
 	}
+	p.stale = false
+	joining := old != nil && len(old.rows) > 0 // not so when this process is what has joined
 	tab := &table{
 		snap:   snap,
 		models: make(map[string]*pool),
@@ -89,6 +91,7 @@ func (p *Picker) sync() *table {
 	var targets []fleet.Target
 	for _, w := range snap.Workers {
 		targets = w.Targets(targets[:0])
+		p.meet(w.ID, joining)
 		for _, tg := range targets {
 			tab.add(&row{Target: tg, t: p.arrive(tg), class: p.classOf(tab, tg.Worker)}, p.cfg.DestinationPort)
 		}
@@ -102,6 +105,7 @@ func (p *Picker) sync() *table {
 		}
 	}
 	p.breakers.Retain(func(id string) bool { return tab.ids[id] != nil })
+	p.part(tab)
 	p.readSizes(tab)
 	p.refreshed = time.Time{} // the next pick reads the modes, for it knows the time
 	p.tab.Store(tab)
@@ -153,13 +157,14 @@ func (p *Picker) arrive(tg fleet.Target) *target {
 	role := tg.Worker.Role.String()
 	switch {
 	case t == nil:
-		t = &target{key: tg.Key, gone: true}
+		t = &target{key: tg.Key, gone: true, host: p.hosts[tg.Worker.ID]}
 		p.targets[tg.Key] = t
 		fallthrough
 	case t.gone:
 		t.gone = false
 		t.in = p.index.Instance(tg.Key)
 		t.circuit = p.breakers.Circuit(tg.Worker.ID)
+		t.host = p.hosts[tg.Worker.ID]
 	}
 	t.restarted(p.index, tg.Worker)
 	if t.role != role {
@@ -218,6 +223,7 @@ func (p *Picker) refresh(now time.Time) {
 	for _, r := range tab.rows {
 		r.t.mode = p.index.Mode(r.t.in, now)
 	}
+	p.visit(now)
 	p.readSizes(tab)
 }
 

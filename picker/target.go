@@ -11,6 +11,7 @@ import (
 // or one rank of it. The picker's mutex guards it.
 type target struct {
 	circuit *breaker.Circuit
+	host    *host
 	in      kvindex.Instance
 	size    int          // tokens per block: learned from events, else registered; 0 unknown
 	mode    kvindex.Mode // as last read
@@ -45,6 +46,8 @@ type leg struct {
 	settled bool  // and its permit
 	told    bool  // the index was told: node's hashes are those of the target's block size
 	permit  breaker.Permit
+	risky   bool  // counted so by the host
+	done    bool  // a prefill worker has answered well
 	plain   int64 // tokens it stands for without blocks
 	miss    int64 // tokens to prefill
 	prompt  int64 // tokens of the prompt
@@ -54,6 +57,10 @@ type leg struct {
 func (l *leg) start() {
 	t := l.t
 	t.requests++
+	t.host.requests++
+	if l.risky = l.permit.Forced() || l.permit.Probe(); l.risky {
+		t.host.risky++
+	}
 	t.pending++
 	t.waiting += l.miss
 	if l.node != nil {
@@ -80,6 +87,8 @@ func (l *leg) seen() {
 func (l *leg) stop(hadFirst bool, pool *nodePool) {
 	t := l.t
 	t.requests--
+	t.host.requests--
+	l.safe()
 	if hadFirst {
 		t.context -= l.prompt
 	} else {
@@ -95,6 +104,14 @@ func (l *leg) stop(hadFirst bool, pool *nodePool) {
 		l.node.pending--
 	}
 	t.led.drop(l.node, pool)
+}
+
+// safe counts l among the risky no more.
+func (l *leg) safe() {
+	if l.risky {
+		l.risky = false
+		l.t.host.risky--
+	}
 }
 
 // maxImages is how many images are remembered for a target (Infera

@@ -35,6 +35,8 @@ type trace struct {
 	why      []exclusion
 
 	chosen  int // -1 for none
+	overCap bool
+	pinned  int // 1 + the row that the conversation is bound to; 0 for none
 	allOpen bool
 	reason  string
 	err     error
@@ -54,6 +56,7 @@ func (t *trace) begin(now time.Time, req *Request, pol *policy, pl *pool, rows [
 	t.mode = slices.Grow(t.mode[:0], n)[:n]
 	t.why = slices.Grow(t.why[:0], n)[:n]
 	clear(t.why)
+	t.pinned, t.overCap = 0, false
 	t.chosen, t.allOpen, t.reason, t.err = -1, false, req.Reason, nil
 }
 
