@@ -110,6 +110,10 @@ type Worker struct {
 	// cannot tell.
 	Incarnation string
 
+	// PingSubject is a NATS subject at which the worker answers anything with
+	// anything; "" for none.
+	PingSubject string
+
 	Canary []uint32 // tokenizer canary (kv.tokenizer_canary); nil for none
 }
 

@@ -19,6 +19,7 @@ import (
 	"pointsman/breaker"
 	"pointsman/config"
 	"pointsman/fleet"
+	"pointsman/health"
 	"pointsman/internal/run"
 	"pointsman/kvindex"
 	"pointsman/picker"
@@ -37,6 +38,8 @@ type Core struct {
 	Store    *fleet.Store
 	Picker   *picker.Picker
 
+	breakers *breaker.Set
+	health   *health.Prober
 	index    *kvindex.Index
 	source   fleet.Source
 	events   plugins.Events   // nil when there are none
@@ -77,6 +80,10 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	if c.Picker, err = picker.New(picking, c.Store, c.index, breakers); err != nil {
 		return nil, fmt.Errorf("picker: %w", err)
 	}
+	c.breakers = breakers
+	if err := c.newHealth(cfg.Health); err != nil {
+		return nil, fmt.Errorf("health probes: %w", err)
+	}
 	source, err := newSource(cfg, log)
 	if err != nil {
 		return nil, fmt.Errorf("discovery: %w", err)
@@ -84,7 +91,7 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	c.source = source
 	c.Store.SetNames(cfg.Names)
 	c.audit = newAudit(cfg, c.Store, log)
-	rooms := []collector{c.Store, c.index, breakers, c.Picker, c.audit}
+	rooms := []collector{c.Store, c.index, breakers, c.Picker, c.audit, c.health}
 	if room, ok := source.(collector); ok {
 		rooms = append(rooms, room)
 	}
@@ -124,6 +131,7 @@ func (c *Core) register(rooms []collector) error {
 func (c *Core) Start(parts *run.Group) {
 	parts.Go("discovery", func(ctx context.Context) error { return c.Store.Run(ctx, c.source) })
 	parts.Go("picker", c.Picker.Run)
+	parts.Go("health probes", c.probe)
 	if c.local != nil {
 		parts.Go("tokenizer", c.local.Run)
 		parts.Go("canaries", c.watchCanaries)
