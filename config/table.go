@@ -158,9 +158,9 @@ func (c *Config) maxBody() value {
 
 func (c *Config) breakerRows() []setting {
 	return []setting{
-		{name: "breaker-enable", group: "Breaker", in: Both, usage: "leave workers and prefill/decode pairs out that keep failing (pool key cb_enable)", value: boolValue(&c.Breaker.Enable)},
+		{name: "breaker-enable", aliases: []string{"cb_enable"}, group: "Breaker", in: Both, usage: "leave workers and prefill/decode pairs out that keep failing", value: boolValue(&c.Breaker.Enable)},
 		{name: "breaker-failure-threshold", group: "Breaker", in: Both, usage: "consecutive requests that do not reach a worker (refused, TLS, no responder, reset before the head) before it is left out; 0 never", value: intValue(&c.Breaker.Threshold, 0, 100)},
-		{name: "origin-err-threshold", group: "Breaker", in: Both, usage: "consecutive 5xx of a worker, or first tokens that do not come in time, before it is left out; 0 never", value: intValue(&c.Breaker.OriginThreshold, 0, 100)},
+		{name: "origin-err-threshold", legacy: []string{"LLB_PD_ORIGIN_ERR_THRESHOLD"}, group: "Breaker", in: Both, usage: "consecutive 5xx of a worker, or first tokens that do not come in time, before it is left out; 0 never", value: intValue(&c.Breaker.OriginThreshold, 0, 100)},
 		{name: "stream-err-threshold", group: "Breaker", in: Both, usage: "consecutive answers that a worker cuts after their first byte before it is left out; 0 never", value: intValue(&c.Breaker.StreamThreshold, 0, 100)},
 		{name: "breaker-cooldown-s", group: "Breaker", in: Both, usage: "how long it is left out before a probe", value: seconds(&c.Breaker.Cooldown, time.Millisecond, time.Hour)},
 		{name: "breaker-max-cooldown-s", group: "Breaker", in: Both, usage: "cap of the doubling after failed probes", value: seconds(&c.Breaker.MaxCooldown, time.Millisecond, 24*time.Hour)},

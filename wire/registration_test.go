@@ -3,9 +3,9 @@ package wire
 import (
 	"encoding/json"
 	"errors"
-	"slices"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
