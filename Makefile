@@ -73,9 +73,8 @@ bench-tokens: bin/pointsman ## the tokenizers beside PyPI tokenizers, on a real 
 	bin/pointsman bench tokens
 
 .PHONY: parity-tokens
-parity-tokens: ## compare token ids and rendered templates with the references (PyPI, npm; minutes)
-	python3 tools/parity_tokens.py
-	python3 tools/parity_templates.py
+parity-tokens: ## compare token ids and rendered templates with the references (PyPI, npm; minutes; SEED=n, QUICK=1)
+	python3 tools/parity.py $(if $(SEED),--seed $(SEED)) $(if $(QUICK),--quick)
 
 .PHONY: docs
 docs: ## regenerate docs/flags.md, docs/metrics.md and cmd/*/deps.txt

@@ -186,6 +186,10 @@ def fuzz(rng, special):
     return "".join(parts)
 
 
+POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+SWEEP = 48  # code points in one text
+
+
 def files(pattern, size):
     out = []
     for root in (REPO, Path(sys.prefix) / "lib", Path(json.__file__).parent.parent):
@@ -228,10 +232,9 @@ def traps(rng, vocab):
 
 
 def sweep():
-    """Every code point of the planes in use, and every 61st of the others, in eight surroundings."""
-    points = [c for c in list(range(0x40000)) + list(range(0x40000, 0x110000, 61)) + list(range(0xE0000, 0xE0200)) if not 0xD800 <= c < 0xE000]
-    for at in range(0, len(points), 48):
-        yield "".join(f"{c}x\n{c}{c}\na{c}a\u0301{c} {c}1{c}!{c}A{c}b中{c}\n" for c in map(chr, points[at : at + 48]))
+    """Every code point in eight surroundings."""
+    for at in range(0, len(POINTS), SWEEP):
+        yield "".join(f"{c}x\n{c}{c}\na{c}a\u0301{c} {c}1{c}!{c}A{c}b中{c}\n" for c in map(chr, POINTS[at : at + SWEEP]))
 
 
 def byte_names():
@@ -330,7 +333,7 @@ def main():
         print(json.dumps({"python": str(python), "models": {m: str(HOME / m) for m in models}}))
         return
     env = dict(os.environ, TOKENIZERS_PARALLELISM="false")
-    total = {"models": 0, "texts": 0, "mismatches": 0}
+    total = {"models": 0, "texts": 0, "code_points": len(POINTS) if args.sweep else 0, "mismatches": 0}
     for model in models:
         out = HOME / f"{Path(model).name}.records"
         flags = ["--texts", args.texts, "--fuzz", args.fuzz, "--seed", args.seed] + ([] if args.sweep else ["--no-sweep"])

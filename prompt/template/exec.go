@@ -216,7 +216,7 @@ func (st *forStmt) exec(r *run) flow {
 	src := st.iter.eval(r)
 	ls := &loopState{index: -1}
 	if st.test != nil {
-		ls.it = &filterIter{src: r.iter(src), st: st}
+		ls.it = &filterIter{src: r.iter(src), st: st, frame: r.frame}
 		ls.size = -1
 	} else {
 		r.loopOver(ls, src)
@@ -250,13 +250,23 @@ func (st *forStmt) exec(r *run) flow {
 	return flowNext
 }
 
-// filterIter is the source of a for loop with an if.
+// filterIter is the source of a for loop with an if. It may be advanced from a macro
+// that the loop's variable was given to.
 type filterIter struct {
-	src iterator
-	st  *forStmt
+	src   iterator
+	st    *forStmt
+	frame *frame // of the loop
 }
 
 func (f *filterIter) next(r *run) (value, bool) {
+	old := r.frame
+	r.frame = f.frame
+	v, ok := f.find(r)
+	r.frame = old
+	return v, ok
+}
+
+func (f *filterIter) find(r *run) (value, bool) {
 	for {
 		v, ok := f.src.next(r)
 		if !ok {

@@ -203,6 +203,15 @@ func TestOneTemplateServesManyGoroutines(t *testing.T) {
 	wg.Wait()
 }
 
+// The macro has fewer variables than the template, so the filter's are not there.
+func TestTheFilterOfALoopIsEvaluatedInTheLoopsScope(t *testing.T) {
+	tpl := mustParse(t, "{% set a = 1 %}{% set b = 2 %}{% macro f(l) %}{{ l.length }}{{ l.last }}{% endmacro %}{% for x in 'abc' if x != 'b' %}{{ f(loop) }}{{ x }}{% endfor %}")
+	got, err := tpl.Render(nil, &Input{Messages: []byte("[]")}, Limits{})
+	if err != nil || string(got) != "2Falsea2Truec" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"{{ x|map('upper')|list }}", "{% for a, b in c.items() if a %}{{ loop.index }}{% else %}{% endfor %}", "{% macro f(a, b=1) %}{{ caller() }}{% endmacro %}{% call(x) f(1) %}{{ x }}{% endcall %}", "{%- set ns.a = 'x' ~ 1 -%}", "{% raw %}{{ {% endraw %}{# c #}", "{{ {'a': [1, (2,)]}['a'][::-1] if x is not none else y }}"} {
 		f.Add(s)
