@@ -66,7 +66,8 @@ type Config struct {
 	// (fc_max_queue_depth).
 	QueueDepth int
 	// QueueWait is how long a request may wait, from the moment it first has to
-	// until it is refused with 504; default 5 s (fc_max_queue_wait_ms).
+	// until it is refused with 504; default 5 s (fc_max_queue_wait_ms,
+	// LLB_PD_MAX_PARK_SEC).
 	QueueWait time.Duration
 	// QueueBytes bounds the memory of the waiting requests' bodies; 0 is no limit.
 	// Default 1 GiB (queue_max_bytes).
@@ -76,9 +77,6 @@ type Config struct {
 	// its own cap, beside QueueDepth; 0, the default, none; clamped to
 	// [MaxWorkerDepth] (queue_depth_per_ep, LLB_PD_QUEUE_DEPTH_PER_EP).
 	WorkerQueueDepth int
-	// WorkerQueueWait is how long these may wait; 0, the default, is QueueWait
-	// (queue_park_s, LLB_PD_MAX_PARK_SEC).
-	WorkerQueueWait time.Duration
 
 	// TenantSharePct is the part of the ceiling and of the queue, in percent, that
 	// one tenant may take; 0, the default, is no limit (fc_tenant_max_share_pct).
@@ -95,14 +93,14 @@ type Config struct {
 	TelemetryStale time.Duration
 
 	// LeakAge is the age at which a request that was not released is reported as
-	// leaked; 0, the default, reports none. Set it to the longest duration of a
-	// request and a minute.
+	// leaked; 0 reports none. Set it to the longest duration of a request and a
+	// minute. Default 24 h.
 	LeakAge time.Duration
 }
 
 // DefaultConfig returns the defaults: a gate that only counts.
 func DefaultConfig() Config {
-	return Config{Replicas: 1, QueueWait: 5 * time.Second, QueueBytes: 1 << 30, TelemetryStale: 30 * time.Second}
+	return Config{Replicas: 1, QueueWait: 5 * time.Second, QueueBytes: 1 << 30, TelemetryStale: 30 * time.Second, LeakAge: 24 * time.Hour}
 }
 
 // Validate reports every fault of c: values out of range and settings that
@@ -122,8 +120,7 @@ func (c Config) Validate() error {
 	check(c.QueueDepth == 0 || c.QueueWait > 0, "queue depth %d with a queue wait of 0: give a wait of at least 1 ms, or a depth of 0", c.QueueDepth)
 	check(c.QueueBytes >= 0, "queue bytes %d: want 0 (no limit) or more", c.QueueBytes)
 	check(c.WorkerQueueDepth >= 0 && c.WorkerQueueDepth <= MaxWorkerDepth, "queue depth per worker %d: want 0 (off) to %d", c.WorkerQueueDepth, MaxWorkerDepth)
-	check(c.WorkerQueueWait >= 0 && c.WorkerQueueWait <= 24*MaxWait, "park time %v: want 0 (the queue wait) to %v", c.WorkerQueueWait, 24*MaxWait)
-	check(c.WorkerQueueDepth == 0 || c.parkTime() > 0, "queue depth per worker %d with no time to wait: set the park time or the queue wait", c.WorkerQueueDepth)
+	check(c.WorkerQueueDepth == 0 || c.QueueWait > 0, "queue depth per worker %d with a queue wait of 0: give a wait of at least 1 ms, or a depth of 0", c.WorkerQueueDepth)
 	check(c.TenantSharePct >= 0 && c.TenantSharePct <= 100, "tenant share %d%%: want 0 (no limit) to 100", c.TenantSharePct)
 	check(!c.Adaptive || c.MaxOutstanding > 0, "adaptive limits need a ceiling to adapt: set max outstanding")
 	check(c.TTFTTarget >= 0 && c.TTFTTarget <= MaxWait, "TTFT target %v: want 0 (none) to %v", c.TTFTTarget, MaxWait)
@@ -131,14 +128,6 @@ func (c Config) Validate() error {
 	check(c.TelemetryStale > 0 && c.TelemetryStale <= MaxWait, "telemetry stale %v: want 1 ms to %v", c.TelemetryStale, MaxWait)
 	check(c.LeakAge >= 0, "leak age %v: want 0 (off) or more", c.LeakAge)
 	return errors.Join(errs...)
-}
-
-// parkTime is how long a request may wait in a worker's queue.
-func (c *Config) parkTime() time.Duration {
-	if c.WorkerQueueWait > 0 {
-		return c.WorkerQueueWait
-	}
-	return c.QueueWait
 }
 
 // ceiling is this program's part of MaxOutstanding; 0 is no limit.

@@ -208,17 +208,10 @@ func (g *Gate) place(now time.Time, r *Request) *Refusal {
 		return why
 	}
 	if r.deadline.IsZero() {
-		r.deadline = now.Add(g.patience(r.lane))
+		r.deadline = now.Add(g.cfg.QueueWait)
 	}
 	g.enqueue(r)
 	return nil
-}
-
-func (g *Gate) patience(l lane) time.Duration {
-	if l == laneWorker {
-		return g.cfg.parkTime()
-	}
-	return g.cfg.QueueWait
 }
 
 // room finds r's lane in the queue, throwing out a sheddable request if need be,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"time"
 )
@@ -118,6 +119,13 @@ func (r *Refusal) Error() string { return r.Message }
 
 // Seconds is RetryAfter for the header of that name.
 func (r *Refusal) Seconds() int { return int(r.RetryAfter / time.Second) }
+
+// RetryMillis is when to try again, for the header retry-after-ms: RetryAfter and
+// a random part of Jitter, so that those who were refused together do not come
+// back together.
+func (r *Refusal) RetryMillis() int64 {
+	return r.RetryAfter.Milliseconds() + rand.Int64N(r.Jitter.Milliseconds()+1) //nolint:gosec // no secret
+}
 
 func refusal(why reason, retry time.Duration) *Refusal {
 	retry = min(longestRetry, max(shortRetry, (retry+time.Second-1).Truncate(time.Second)))

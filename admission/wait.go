@@ -82,7 +82,7 @@ func (g *Gate) rearrive(now time.Time, r *Request) error {
 		return r.err
 	}
 	if r.deadline.IsZero() {
-		r.deadline = now.Add(g.patience(lanePool))
+		r.deadline = now.Add(g.cfg.QueueWait)
 	}
 	if g.cfg.QueueDepth == 0 && g.cfg.WorkerQueueDepth == 0 || !now.Before(r.deadline) {
 		g.dequeue(r)
