@@ -15,11 +15,11 @@ import (
 	"strings"
 	"time"
 
+	"pointsman/admission"
 	"pointsman/breaker"
 	"pointsman/extproc"
 	"pointsman/fleet"
 	"pointsman/forward"
-	"pointsman/health"
 	"pointsman/kvindex"
 	"pointsman/picker"
 	"pointsman/prompt"
@@ -64,8 +64,11 @@ type Config struct {
 	Prompt  prompt.Config
 	Picker  picker.Config
 	Breaker breaker.Config
-	Health  health.Config
 	ExtProc extproc.Config
+
+	Admission        admission.Config
+	MaxTotalInflight int // client connections at which accepting pauses; 0 for no bound
+
 	Forward forward.Config
 
 	LogLevel  string
@@ -132,8 +135,8 @@ func Default(prog Program) *Config {
 		Prompt:           prompt.DefaultConfig(),
 		Picker:           picker.DefaultConfig(),
 		Breaker:          breaker.DefaultConfig(),
-		Health:           health.DefaultConfig(),
 		ExtProc:          extproc.DefaultConfig(),
+		Admission:        admission.DefaultConfig(),
 		Forward:          forward.DefaultConfig(),
 		LogLevel:         "info",
 		LogFormat:        "json",
@@ -162,13 +165,11 @@ func (c *Config) LocalTokenizer() string {
 // finish derives what one flag sets in several rooms.
 func (c *Config) finish() {
 	c.ExtProc.DestinationPort = c.Picker.DestinationPort
+	c.finishAdmission()
 	if c.CertPath != "" {
 		c.ExtProc.CertFile, c.ExtProc.KeyFile = c.CertPath+"/tls.crt", c.CertPath+"/tls.key"
 	}
 	c.ExtProc.MaxMessage = max(c.ExtProc.MaxMessage, c.ExtProc.MaxBody+(1<<20))
-	if o := c.origin["health-probe"]; o.source == FromDefault {
-		c.Health.Enabled = c.Discovery != "kubernetes" // there the kubelet's readiness counts
-	}
 	if c.Tokenizer == "auto" {
 		c.Tokenizer = "remote"
 		if c.KVEventTransport == "none" || c.Picker.Policy != picker.KVAware {
@@ -190,7 +191,7 @@ func (c *Config) Validate() error {
 	part("audit", c.Audit.Validate())
 	part("picking", c.Picker.Validate())
 	part("breaker", c.Breaker.Validate())
-	part("health", c.Health.Validate())
+	part("admission", c.Admission.Validate())
 	if c.Program&EPP != 0 {
 		part("ext-proc", c.ExtProc.Validate())
 	}
@@ -251,6 +252,7 @@ func (c *Config) collectWarnings(rows []setting) []string {
 	if len(c.filePools) > 0 && !slices.Contains(c.filePools, c.Pool) {
 		out = append(out, fmt.Sprintf("the file has sections for the pools %s and none for this program's, which is %q: --pool-name says which", strings.Join(c.filePools, ", "), c.Pool))
 	}
+	out = append(out, c.admissionWarnings()...)
 	if c.TokenizerPath != "" && c.Tokenizer != "none" && c.LocalTokenizer() == "" {
 		out = append(out, fmt.Sprintf("--router-tokenizer-path %s is no path on this machine: token ids come from the workers' /tokenize", c.TokenizerPath))
 	}

@@ -15,6 +15,9 @@ func (c *Config) contradictions() []error {
 	var errs []error
 	for _, check := range []func(*Config) error{
 		(*Config).prefillWithoutPairs,
+		(*Config).shareWithoutTenants,
+		(*Config).queueWithoutCaps,
+		(*Config).warmupWithoutCaps,
 	} {
 		if err := check(c); err != nil {
 			errs = append(errs, err)

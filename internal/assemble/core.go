@@ -16,10 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"pointsman/admission"
 	"pointsman/breaker"
 	"pointsman/config"
 	"pointsman/fleet"
-	"pointsman/health"
 	"pointsman/internal/run"
 	"pointsman/kvindex"
 	"pointsman/picker"
@@ -37,9 +37,8 @@ type Core struct {
 	Registry *Registry
 	Store    *fleet.Store
 	Picker   *picker.Picker
+	Gate     *admission.Gate
 
-	breakers *breaker.Set
-	health   *health.Prober
 	index    *kvindex.Index
 	source   fleet.Source
 	events   plugins.Events   // nil when there are none
@@ -80,18 +79,16 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	if c.Picker, err = picker.New(picking, c.Store, c.index, breakers); err != nil {
 		return nil, fmt.Errorf("picker: %w", err)
 	}
-	c.breakers = breakers
-	if err := c.newHealth(cfg.Health); err != nil {
-		return nil, fmt.Errorf("health probes: %w", err)
-	}
 	source, err := newSource(cfg, log)
 	if err != nil {
 		return nil, fmt.Errorf("discovery: %w", err)
 	}
 	c.source = source
+	c.Gate = admission.NewGate(cfg.Admission)
+	c.Picker.OnRelease(c.Gate.Wake)
 	c.Store.SetNames(cfg.Names)
 	c.audit = newAudit(cfg, c.Store, log)
-	rooms := []collector{c.Store, c.index, breakers, c.Picker, c.audit, c.health}
+	rooms := []collector{c.Store, c.index, breakers, c.Picker, c.audit, c.Gate}
 	if room, ok := source.(collector); ok {
 		rooms = append(rooms, room)
 	}
@@ -131,7 +128,7 @@ func (c *Core) register(rooms []collector) error {
 func (c *Core) Start(parts *run.Group) {
 	parts.Go("discovery", func(ctx context.Context) error { return c.Store.Run(ctx, c.source) })
 	parts.Go("picker", c.Picker.Run)
-	parts.Go("health probes", c.probe)
+	parts.Go("admission", c.Gate.Run)
 	if c.local != nil {
 		parts.Go("tokenizer", c.local.Run)
 		parts.Go("canaries", c.watchCanaries)
