@@ -1,8 +1,12 @@
 package extproc
 
 import (
+	"strconv"
+
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"pointsman/admission"
 )
 
 // answer is one ProcessingResponse ready for the wire. Whoever sends it owns
@@ -264,6 +268,32 @@ func (a *assembler) appendMutation(dst []byte, r *route, set routed) []byte {
 		}
 	}
 	return dst
+}
+
+// counts returns the answer to response headers that tells how full the gate is.
+func (a *assembler) counts(inflight, queued, limit int) answer {
+	var digits [3][20]byte
+	headers := [3]struct {
+		name  string
+		value []byte
+	}{
+		{admission.HeaderInflight, strconv.AppendInt(digits[0][:0], int64(inflight), 10)},
+		{admission.HeaderQueued, strconv.AppendInt(digits[1][:0], int64(queued), 10)},
+		{admission.HeaderLimit, strconv.AppendInt(digits[2][:0], int64(limit), 10)},
+	}
+	mutation := 0
+	for i := range headers {
+		mutation += lenField(setHeaderSize(headers[i].name, len(headers[i].value)))
+	}
+	common := lenField(mutation)
+	b := a.pool.Get(lenField(lenField(common)))
+	out := appendLen((*b)[:0], answerResponseHeaders, lenField(common))
+	out = appendLen(out, 1, common)
+	out = appendLen(out, 2, mutation)
+	for i := range headers {
+		out = appendSetHeader(out, headers[i].name, headers[i].value)
+	}
+	return a.own(b, out)
 }
 
 func headerSize(name string, value int) int { return lenField(len(name)) + lenField(value) }

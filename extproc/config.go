@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"pointsman/admission"
 )
 
 // Config is the ext-proc server's tuning.
@@ -22,9 +24,13 @@ type Config struct {
 	// data planes take no more than 64 KB. Default 62000, as the protocol's
 	// reference implementation uses.
 	ChunkSize int
-	// MaxInFlight is how many requests may be open at once; over it they are
-	// refused with 429. 0, the default, is no limit.
+	// MaxInFlight is how many ext-proc streams may be open at once, waiting
+	// requests included; over it new ones are refused with 429. It protects this
+	// program, whatever the gate's mode; capacity of the workers is the gate's.
+	// 0, the default, is no limit.
 	MaxInFlight int
+	// Admission names the headers that the gate goes by.
+	Admission admission.Headers
 	// DestinationPort is the forwarders' port where a worker's record names no
 	// endpoint. Default 8000.
 	DestinationPort int
@@ -84,6 +90,9 @@ func (c Config) Validate() error {
 		"max message %d: must exceed max body %d by %d, since a whole body may come in one message", c.MaxMessage, c.MaxBody, messageOverhead)
 	check(c.ChunkSize > 0, "chunk size %d: must be at least 1 byte", c.ChunkSize)
 	check(c.MaxInFlight >= 0, "max in flight %d: must be 0 (no limit) or more", c.MaxInFlight)
+	if err := c.Admission.Validate(); err != nil {
+		errs = append(errs, err)
+	}
 	check(c.DestinationPort > 0 && c.DestinationPort < 1<<16, "destination port %d: must be 1 to 65535", c.DestinationPort)
 	check((c.CertFile == "") == (c.KeyFile == ""), "certificate %q and key %q: give both or none", c.CertFile, c.KeyFile)
 	check(c.Secure || c.CertFile == "", "certificate %q: given, but secure serving is off", c.CertFile)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime/debug"
 
+	"pointsman/admission"
 	"pointsman/breaker"
 	"pointsman/picker"
 	"pointsman/prompt"
@@ -42,7 +43,14 @@ type exchange struct {
 	sizes  []int
 	dec    picker.Decision
 	picked bool // dec is a reservation not given back yet
-	route  route
+	ticket *admission.Request
+	pass   admission.Pass
+	tenant string
+	// watch makes the transport look out for the stream's end while the request
+	// waits, and call cancel then; nil for a transport that can't.
+	watch    func(cancel context.CancelCauseFunc)
+	priority int
+	route    route
 
 	// The response.
 	status    int  // 0 until response headers came
@@ -59,6 +67,9 @@ type exchange struct {
 
 // start makes x ready for a request.
 func (x *exchange) start() {
+	if x.ticket == nil {
+		x.ticket = &admission.Request{Pick: x.choose, Places: x.places}
+	}
 	x.requestMode, x.responseMode = modeFullDuplex, modeFullDuplex
 }
 
@@ -79,7 +90,7 @@ func (x *exchange) on(ctx context.Context, m *message) (goesOn bool) {
 	switch {
 	case err == nil:
 		return true
-	case errors.Is(err, context.Canceled) && ctx.Err() != nil: // nobody is there to be answered
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil, errors.Is(err, errStreamEnded): // nobody is there to be answered
 		return false
 	}
 	x.refuse(ctx, err)
@@ -145,6 +156,10 @@ func (x *exchange) refuse(ctx context.Context, err error) {
 	}
 	x.out = x.out[:0]
 	x.refused = r.status
+	if gate := x.s.deps.Gate; gate != nil && x.s.cfg.Admission.Tells(gate.Mode()) {
+		inflight, queued, limit := gate.Counts()
+		r.counts = []int{inflight, queued, limit}
+	}
 	x.s.metrics.refuse(r.status)
 	level := slog.LevelDebug
 	if r.status == http.StatusInternalServerError {
@@ -172,6 +187,8 @@ func (x *exchange) release() {
 		x.picked = false
 		x.dec.Done(x.s.now(), x.outcome)
 	}
+	x.pass.Release() // after the worker: who waits needs both
+	x.pass = admission.Pass{}
 }
 
 // maxKeptAnswers bounds the memory that an idle exchange keeps: more answers
@@ -206,7 +223,7 @@ func (x *exchange) end() {
 		x.out = nil
 	}
 	*x = exchange{
-		s: x.s, out: x.out[:0], tail: x.tail, method: x.method[:0], subset: x.subset, body: x.body,
+		s: x.s, ticket: x.ticket, out: x.out[:0], tail: x.tail, method: x.method[:0], subset: x.subset, body: x.body,
 		scan: x.scan, prep: x.prep, sizes: x.sizes[:0],
 		route: route{destination: x.route.destination[:0], rank: x.route.rank[:0]},
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"pointsman/admission"
 	"pointsman/picker"
 	"pointsman/prompt"
 )
@@ -25,6 +26,9 @@ type refusal struct {
 	param      string // JSON key at fault; "" for none
 	message    string
 	retryAfter int // seconds; 0 for no retry-after header
+
+	gate   *admission.Refusal // the gate's, with what it adds; nil for others
+	counts []int              // in flight, queued and limit, for the headers; nil for none
 }
 
 func (r *refusal) Error() string { return r.message }
@@ -44,9 +48,14 @@ func refuse(err error) *refusal {
 	var bad *prompt.BadRequest
 	var own *refusal
 	var pool *picker.PairError
+	var gate *admission.Refusal
 	switch {
 	case errors.As(err, &own):
 		return own
+	case errors.As(err, &gate):
+		return admissionRefusal(gate)
+	case errors.Is(err, admission.ErrFull): // of a request that the gate does not see
+		return tooMany()
 	case errors.As(err, &bad):
 		return &refusal{status: bad.Status, kind: typeInvalid, code: bad.Code, param: bad.Param, message: bad.Message}
 	case errors.Is(err, prompt.ErrTooLarge):
@@ -105,6 +114,15 @@ func tooLarge(limit int) *refusal {
 	return r
 }
 
+// admissionRefusal is what the gate has refused.
+func admissionRefusal(g *admission.Refusal) *refusal {
+	r := &refusal{status: g.Status, kind: typeServer, code: g.Code, message: g.Message, retryAfter: g.Seconds(), gate: g}
+	if g.Status == http.StatusTooManyRequests {
+		r.kind = typeRate
+	}
+	return r
+}
+
 func tooMany() *refusal {
 	return &refusal{
 		status: http.StatusTooManyRequests, kind: typeRate, code: "admission_capacity",
@@ -122,10 +140,13 @@ func busy() *refusal {
 // body is the refusal as JSON, in OpenAI's shape or, for its paths, Anthropic's.
 func (r *refusal) body(anthropic bool) []byte {
 	type openAI struct {
-		Message string  `json:"message"`
-		Type    string  `json:"type"`
-		Param   *string `json:"param"`
-		Code    string  `json:"code"`
+		Message    string  `json:"message"`
+		Type       string  `json:"type"`
+		Param      *string `json:"param"`
+		Code       string  `json:"code"`
+		RetryAfter int     `json:"retry_after,omitempty"`
+		JitterMS   int64   `json:"jitter_hint_ms,omitempty"`
+		QueuedMS   int64   `json:"queued_ms,omitempty"`
 	}
 	type anthropicError struct {
 		Type    string `json:"type"`
@@ -141,6 +162,9 @@ func (r *refusal) body(anthropic bool) []byte {
 		e := openAI{Message: r.message, Type: r.kind, Code: r.code}
 		if r.param != "" {
 			e.Param = &r.param
+		}
+		if g := r.gate; g != nil {
+			e.RetryAfter, e.JitterMS, e.QueuedMS = r.retryAfter, g.Jitter.Milliseconds(), g.Queued.Milliseconds()
 		}
 		v = map[string]openAI{"error": e}
 	}
@@ -176,6 +200,14 @@ func (r *refusal) answer(anthropic bool) (answer, error) {
 	set := []*corev3.HeaderValueOption{setHeader("content-type", "application/json")}
 	if r.retryAfter > 0 {
 		set = append(set, setHeader("retry-after", strconv.Itoa(r.retryAfter)))
+	}
+	if r.gate != nil {
+		set = append(set, setHeader("retry-after-ms", strconv.FormatInt(r.gate.RetryMillis(), 10)))
+	}
+	if len(r.counts) == 3 {
+		for i, name := range [...]string{admission.HeaderInflight, admission.HeaderQueued, admission.HeaderLimit} {
+			set = append(set, setHeader(name, strconv.Itoa(r.counts[i])))
+		}
 	}
 	b, err := proto.Marshal(&extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"pointsman/admission"
 	"pointsman/fleet"
 	"pointsman/picker"
 	"pointsman/prompt"
@@ -30,7 +31,7 @@ func (x *exchange) requestHeaders(ctx context.Context, m *message) error {
 		x.open = true
 		x.push(x.s.asm.route(answerRequestHeaders, &route{}))
 	case modeStreamed, modeNone:
-		if err := x.pickUnseen(); err != nil {
+		if err := x.pickUnseen(ctx); err != nil {
 			return err
 		}
 		x.push(x.s.asm.route(answerRequestHeaders, &x.route))
@@ -51,7 +52,7 @@ func (x *exchange) answerBodiless(ctx context.Context) error {
 	if x.api != prompt.Other && string(x.method) == http.MethodPost {
 		err = x.pickSeen(ctx, nil)
 	} else {
-		err = x.pickUnseen()
+		err = x.pickUnseen(ctx)
 	}
 	if err != nil {
 		return err
@@ -79,9 +80,22 @@ func (x *exchange) readRequestHeaders(raw []byte) error {
 				x.encoding = http.Header{}
 			}
 			x.encoding.Add("Content-Encoding", string(it.value))
+		default:
+			x.readAdmission(it.key, it.value)
 		}
 	}
 	return it.err
+}
+
+// readAdmission reads the headers that say whose a request is and how urgent.
+func (x *exchange) readAdmission(key, value []byte) {
+	h := &x.s.cfg.Admission
+	switch {
+	case h.Tenant != "" && string(key) == h.Tenant:
+		x.tenant = string(value)
+	case h.Priority != "" && string(key) == h.Priority:
+		x.priority = admission.PriorityOf(string(value))
+	}
 }
 
 func (x *exchange) requestBody(ctx context.Context, m *message) error {
@@ -154,7 +168,7 @@ func (x *exchange) answerBuffered(ctx context.Context, eos bool) error {
 	x.open = false
 	var err error
 	if x.requestMode == modeBufferedPartial && !eos {
-		err = x.pickUnseen()
+		err = x.pickUnseen(ctx)
 	} else {
 		err = x.pickSeen(ctx, x.body.bytes())
 	}
@@ -187,7 +201,7 @@ func (x *exchange) pickFor(ctx context.Context, body []byte, began time.Time) er
 		// The model is preferred where it is served: a path we don't know may name
 		// models its own way.
 		r.AnyModel, r.ByLoad, r.NoPair, r.Reason = true, true, true, prompt.ReasonOtherPath
-		return x.pick()
+		return x.pick(ctx)
 	}
 	x.sizes = x.s.deps.Picker.BlockSizes(r.Model, x.sizes[:0])
 	x.s.deps.Preparer.Prepare(ctx, &x.scan, x.sizes, &x.prep)
@@ -198,30 +212,20 @@ func (x *exchange) pickFor(ctx context.Context, body []byte, began time.Time) er
 	r.Tokens, r.Blocks, r.Approx, r.Reason = x.prep.Tokens, x.prep.Blocks, x.prep.Approx, x.prep.Reason
 	r.Retention = picker.Retention(x.scan.Retention)
 	r.Multimodal, r.Images = x.scan.Multimodal, x.scan.Images
-	return x.pick()
+	return x.pick(ctx)
 }
 
 // pickUnseen picks by load, for a request whose body is not known or not there.
-func (x *exchange) pickUnseen() error {
+func (x *exchange) pickUnseen(ctx context.Context) error {
 	x.request()
 	x.req.AnyModel, x.req.ByLoad, x.req.NoPair, x.req.Reason = true, true, true, prompt.ReasonOtherPath
 	x.req.AnyRole = string(x.method) != http.MethodPost // a POST may be a generation, and half a pair does none
-	return x.pick()
+	return x.pick(ctx)
 }
 
 // request starts x.req with what holds for every pick.
 func (x *exchange) request() {
 	x.req = picker.Request{ID: x.id, Subset: x.subset.endpoints, HasSubset: x.subset.given}
-}
-
-func (x *exchange) pick() error {
-	dec, err := x.s.deps.Picker.Pick(x.s.now(), &x.req)
-	if err != nil {
-		return err
-	}
-	x.dec, x.picked = dec, true
-	x.route.to(&dec, x.s.cfg.DestinationPort)
-	return nil
 }
 
 // to makes r the route of a decision.

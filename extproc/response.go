@@ -33,7 +33,11 @@ func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
 	}
 	x.attribute(servedBy(m), upstream)
 	x.settle(receipt)
-	x.push(x.s.asm.same(m.kind))
+	if gate := x.s.deps.Gate; gate != nil && x.s.cfg.Admission.Tells(gate.Mode()) {
+		x.push(x.s.asm.counts(gate.Counts()))
+	} else {
+		x.push(x.s.asm.same(m.kind))
+	}
 	switch {
 	case m.eos:
 		x.responseEnd()
@@ -121,6 +125,9 @@ func (x *exchange) progress() {
 	x.first, x.outcome = true, breaker.Success
 	now := x.s.now()
 	x.dec.FirstToken(now)
+	if x.scan.Stream {
+		x.pass.FirstToken(now)
+	}
 	x.dec.PrefillDone(now, breaker.Success)
 }
 

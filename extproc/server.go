@@ -28,6 +28,7 @@ import (
 type Deps struct {
 	Picker   *picker.Picker   // required
 	Preparer *prompt.Preparer // required
+	Gate     *admission.Gate  // admits requests; nil admits all
 	Store    *fleet.Store     // required unless Ready is given
 	Log      *slog.Logger     // nil discards
 	Ready    func() bool      // readiness; nil is Store.Synced. Called often, from any goroutine
@@ -180,6 +181,9 @@ func (s *Server) drain(ctx context.Context, main *grpc.Server) {
 	defer pause.Stop()
 	<-pause.C
 	s.health.release()
+	if s.deps.Gate != nil {
+		s.deps.Gate.Drain()
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -31,9 +31,46 @@ func (s *Server) service() *grpc.ServiceDesc {
 
 // conversation is the memory of one stream.
 type conversation struct {
+	msg   message
+	x     exchange
+	tail  audit.Tail
+	ahead *ahead // nil while nothing is read in advance
+}
+
+// ahead is a message that is received while the one before it is worked on. Its
+// memory is its own: the stream may be over before it has come.
+type ahead struct {
 	msg  message
-	x    exchange
-	tail audit.Tail
+	err  error
+	done chan struct{}
+}
+
+// watch receives in advance, for a request that waits: a gateway that has closed
+// its side of the stream, but not reset it, is seen in no other way.
+func (c *conversation) watch(stream grpc.ServerStream, cancel context.CancelCauseFunc) {
+	if c.ahead != nil {
+		return
+	}
+	a := &ahead{done: make(chan struct{})}
+	c.ahead = a
+	go func() {
+		defer close(a.done)
+		if a.err = stream.RecvMsg(&a.msg); a.err != nil {
+			cancel(errStreamEnded)
+		}
+	}()
+}
+
+// receive returns the stream's next message in c.msg.
+func (c *conversation) receive(stream grpc.ServerStream) error {
+	a := c.ahead
+	if a == nil {
+		return stream.RecvMsg(&c.msg)
+	}
+	<-a.done
+	c.ahead = nil
+	c.msg = a.msg
+	return a.err
 }
 
 func (s *Server) acquire() *conversation {
@@ -61,6 +98,7 @@ func (s *Server) release(ctx context.Context, c *conversation) {
 		s.streams.Put(c)
 	}()
 	c.msg.free()
+	c.ahead = nil // it ends with the stream
 	c.x.end()
 }
 
@@ -71,8 +109,11 @@ func (s *Server) process(stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	c := s.acquire()
 	defer s.release(ctx, c)
+	if s.deps.Gate != nil {
+		c.x.watch = func(cancel context.CancelCauseFunc) { c.watch(stream, cancel) }
+	}
 	for {
-		if err := stream.RecvMsg(&c.msg); err != nil {
+		if err := c.receive(stream); err != nil {
 			s.ended(ctx, err)
 			return nil
 		}

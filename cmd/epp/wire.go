@@ -16,6 +16,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	door, err := extproc.New(cfg.ExtProc, extproc.Deps{
 		Picker:   core.Picker,
 		Preparer: core.Preparer(),
+		Gate:     core.Gate,
 		Store:    core.Store,
 		Log:      core.Log,
 		Audit:    core.Audit,
