@@ -61,6 +61,7 @@ func (x *exchange) serve() error {
 	x.prepareHeader()
 	x.describePick()
 	defer x.releaseScored()
+	defer x.leaveGate()
 	err := x.attempts()
 	if err == nil {
 		x.audit()

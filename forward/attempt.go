@@ -38,7 +38,7 @@ type attempt struct {
 func (x *exchange) attempts() error {
 	var last error
 	for n := 0; ; n++ {
-		d, err := x.next(n)
+		d, err := x.reserve(n)
 		if err != nil {
 			if last != nil { // no alternate: the failure is what there is to tell
 				return last

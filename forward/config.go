@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"pointsman/admission"
 )
 
 // Mode says who picks the worker (Infera: --router-mode).
@@ -53,6 +55,8 @@ type Config struct {
 	// "" is long. Default long (--router-default-retention).
 	DefaultRetention string
 
+	Admission admission.Headers // what the gate goes by, and whether responses tell of it
+
 	MaxBody     int64 // largest request body in bytes, above it 413; default 32 MiB
 	MaxBuffered int64 // memory in bytes for the bodies of all requests together, above it 429; 0 no limit; default 1 GiB
 
@@ -100,6 +104,7 @@ const (
 func DefaultConfig() Config {
 	return Config{
 		Mode:              Auto,
+		Admission:         admission.Headers{Expose: admission.ExposeInherit},
 		DirectFailover:    true,
 		MaxRetries:        1,
 		RetrySafety:       BeforeFirstToken,
@@ -120,7 +125,7 @@ func DefaultConfig() Config {
 
 // Validate reports all faults of c.
 func (c Config) Validate() error {
-	var errs []error
+	errs := []error{c.Admission.Validate()}
 	if c.Mode != Auto && c.Mode != Direct {
 		errs = append(errs, fmt.Errorf("router mode %q: want auto or direct", c.Mode))
 	}

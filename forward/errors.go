@@ -61,6 +61,8 @@ type apiError struct {
 	message    string
 	retryAfter int  // seconds; 0 for none
 	mayHaveRun bool // a repetition by the client could run the request twice
+
+	refusal *admission.Refusal // the gate's, with what it adds; nil for others
 }
 
 // Status returns the HTTP status with which a failed request is answered when
@@ -69,6 +71,7 @@ type apiError struct {
 func Status(err error) int { return describe(err).status }
 
 const (
+	rateLimit   = "rate_limit_error"
 	badRequest  = "invalid_request_error"
 	serverError = "server_error"
 )
@@ -77,6 +80,9 @@ const (
 // worker gets in: it may name addresses (infera.md H11).
 func describe(err error) apiError {
 	if e, ok := describePair(err); ok {
+		return e
+	}
+	if e, ok := describeRefusal(err); ok {
 		return e
 	}
 	if e, ok := describeRequest(err); ok {
@@ -192,12 +198,15 @@ type ids struct {
 }
 
 type errorBody struct {
-	Message   string  `json:"message"`
-	Type      string  `json:"type"`
-	Param     *string `json:"param"`
-	Code      string  `json:"code"`
-	RequestID string  `json:"request_id,omitempty"`
-	AttemptID string  `json:"attempt_id,omitempty"`
+	Message    string  `json:"message"`
+	Type       string  `json:"type"`
+	Param      *string `json:"param"`
+	Code       string  `json:"code"`
+	RequestID  string  `json:"request_id,omitempty"`
+	AttemptID  string  `json:"attempt_id,omitempty"`
+	RetryAfter int     `json:"retry_after,omitempty"` // of a refusal of the gate: seconds
+	JitterMS   int64   `json:"jitter_hint_ms,omitempty"`
+	QueuedMS   int64   `json:"queued_ms,omitempty"`
 }
 
 type anthropicBody struct {
@@ -228,6 +237,9 @@ func (e apiError) encode(form shape, of ids) []byte {
 	inner := errorBody{Message: e.message, Type: e.kind, Code: e.code, RequestID: of.request, AttemptID: of.attempt}
 	if e.param != "" {
 		inner.Param = &e.param
+	}
+	if r := e.refusal; r != nil {
+		inner.RetryAfter, inner.JitterMS, inner.QueuedMS = e.retryAfter, r.Jitter.Milliseconds(), r.Queued.Milliseconds()
 	}
 	var v any
 	switch form {
@@ -295,6 +307,9 @@ func (e apiError) write(w http.ResponseWriter, form shape, requestID string) int
 	h.Set("Content-Type", "application/json")
 	if e.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(e.retryAfter))
+	}
+	if e.refusal != nil {
+		h.Set("Retry-After-Ms", strconv.FormatInt(e.refusal.RetryMillis(), 10))
 	}
 	if e.mayHaveRun { // the OpenAI SDKs obey it (failover 2B)
 		h.Set("X-Should-Retry", "false")

@@ -36,6 +36,7 @@ type exchange struct {
 	report       audit.Report    // what the pick foresaw of it
 	served       picker.Decision // by which the answer's first content came
 	pick         picker.Request
+	gate         admitted
 	direct       bool // the headers name the worker
 	route        routing
 	workers      []string // that have been asked; the first ones in firstWorkers, as trail's in firstTrail
@@ -72,6 +73,7 @@ func (x *exchange) router() string {
 func (x *exchange) commit(status int) {
 	x.w.Header()[headerRequestID] = x.value(x.id)
 	x.nameWorker()
+	x.tellGate()
 	x.w.WriteHeader(status)
 	x.committed, x.status = true, status
 	x.releaseBody()
@@ -157,6 +159,7 @@ func (x *exchange) firstToken(a *attempt) error {
 	}
 	x.firstAt, x.served = time.Now(), *a.decision
 	a.decision.FirstToken(x.firstAt)
+	x.streamBegan(x.firstAt)
 	return nil
 }
 
@@ -206,6 +209,7 @@ func (x *exchange) fail(err error) {
 		x.w.Header().Set("Connection", "close") // the rest of the body is not worth reading
 	}
 	x.nameWorker()
+	x.tellGate()
 	x.written += int64(told.write(x.w, shapeOf(x.kind), x.id))
 }
 

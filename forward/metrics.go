@@ -72,7 +72,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 			Help: "Streams that broke after their first byte, by the code of the error event.",
 		}, []string{"code"}),
 		missingDone: counter("infera_router_missing_done_total", "Streams without [DONE] taken as complete for their finish reasons."),
-		prefills: counter("pointsman_forward_prefills_total", "Prefill legs sent."),
+		prefills:    counter("pointsman_forward_prefills_total", "Prefill legs sent."),
 		prefillFaults: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pointsman_forward_prefill_failures_total",
 			Help: "Prefill legs that failed, by how.",

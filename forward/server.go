@@ -43,6 +43,9 @@ type Deps struct {
 	// Optional.
 	Audit func(audit.Report)
 
+	// Gate admits requests; nil admits all.
+	Gate *admission.Gate
+
 	// Ready reports why requests cannot be served, beyond what the fleet tells;
 	// nil when they can. Optional.
 	Ready func() error
@@ -175,6 +178,9 @@ func (s *Server) shutdown(ctx context.Context, srv *http.Server, abort context.C
 			failed <- err
 		}
 		delay.Stop()
+	}
+	if s.deps.Gate != nil {
+		s.deps.Gate.Drain()
 	}
 	finish, cancel := context.WithTimeout(ctx, cfg.DrainTimeout)
 	defer cancel()

@@ -106,7 +106,9 @@ func dialectOf(kind prompt.Kind, path string) dialect {
 
 // isResponses reports whether path is the OpenAI responses endpoint, with any
 // prefix and trailing slashes.
-func isResponses(path string) bool { return strings.HasSuffix(strings.TrimRight(path, "/"), responsesPath) }
+func isResponses(path string) bool {
+	return strings.HasSuffix(strings.TrimRight(path, "/"), responsesPath)
+}
 
 // shape returns the form of the errors in a stream of dialect d.
 func (d dialect) shape() shape {

@@ -28,8 +28,8 @@ type stream struct {
 	buf     []byte // bytes from the first one not written
 	whole   int    // end of the last complete event in buf
 	start   time.Time
-	events  int     // with data, sent or about to be
-	pulse   *pulse  // nil without keep-alive comments
+	events  int       // with data, sent or about to be
+	pulse   *pulse    // nil without keep-alive comments
 	reasons *finishes // nil unless a finish reason stands for [DONE]
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"os"
 	"runtime/debug"
@@ -37,6 +38,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Picker:     core.Picker,
 		Store:      core.Store,
 		Preparer:   core.Preparer,
+		Gate:       core.Gate,
 		Transports: transports,
 		Connectors: plugins.Connectors,
 		Ready:      core.Reachable,
@@ -47,7 +49,8 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if err != nil {
 		return err
 	}
-	if err = door.Register(core.Registry); err != nil {
+	valve := forward.NewValve(cfg.MaxTotalInflight)
+	if err = errors.Join(door.Register(core.Registry), valve.Register(core.Registry)); err != nil {
 		return err
 	}
 	ports, err := run.Listen(ctx, cfg.Host, cfg.Port, cfg.MetricsPort)
@@ -67,7 +70,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	defer context.AfterFunc(parts.Context(), stop)() //nolint:contextcheck // a part that fails ends the door
 	parts.Go("forward", func(context.Context) error {
 		defer parts.Stop()
-		return door.Serve(ctx, ports[0])
+		return door.Serve(ctx, valve.Listen(ports[0]))
 	})
 	if ports[1] != nil {
 		parts.Go("metrics", run.HTTP(ports[1], operator))
