@@ -332,6 +332,8 @@ func TestThresholdZeroDisables(t *testing.T) {
 
 func TestZeroPermit(*testing.T) {
 	var p breaker.Permit
+	p.Answered()
+	p.FirstToken(sec(0))
 	p.Done(sec(0), breaker.Connect) // must not panic
 }
 
@@ -342,12 +344,12 @@ func TestJitter(t *testing.T) {
 		cfg.Seed = seed
 		c := breaker.NewSet(cfg).Circuit(id)
 		trip(t, c, sec(0), 3)
-		for ms := 5000; ms <= 5500; ms++ {
+		for ms := 4500; ms <= 5500; ms++ {
 			if c.Allows(sec(float64(ms) / 1000)) {
 				return float64(ms) / 1000
 			}
 		}
-		t.Fatalf("seed %d, worker %s: no probe within 5.5 s", seed, id)
+		t.Fatalf("seed %d, worker %s: no probe between 4.5 and 5.5 s", seed, id)
 		return 0
 	}
 	if a, b := end(1, "w"), end(1, "w"); a != b {
@@ -373,8 +375,8 @@ func TestOutcomeOf(t *testing.T) {
 	for status, want := range map[int]breaker.Outcome{
 		-1: breaker.Connect, 0: breaker.Connect,
 		100: breaker.Success, 200: breaker.Success, 204: breaker.Success, 302: breaker.Success,
-		400: breaker.Neutral, 404: breaker.Neutral, 413: breaker.Neutral, 429: breaker.Neutral, 499: breaker.Neutral,
-		500: breaker.Connect, 502: breaker.Connect, 503: breaker.Connect, 504: breaker.Connect, 599: breaker.Connect,
+		400: breaker.Neutral, 404: breaker.Neutral, 413: breaker.Neutral, 429: breaker.Busy, 499: breaker.Neutral,
+		500: breaker.Origin, 502: breaker.Origin, 503: breaker.Origin, 504: breaker.Origin, 599: breaker.Origin,
 	} {
 		if got := breaker.OutcomeOf(status); got != want {
 			t.Errorf("OutcomeOf(%d) = %v, want %v", status, got, want)
@@ -385,7 +387,7 @@ func TestOutcomeOf(t *testing.T) {
 func ExampleCircuit() {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	set := breaker.NewSet(breaker.Config{
-		Threshold: 3, Cooldown: 5 * time.Second, MaxCooldown: time.Minute, ProbeTimeout: time.Minute,
+		Enable: true, OriginThreshold: 3, Cooldown: 5 * time.Second, MaxCooldown: time.Minute, ProbeTimeout: time.Minute,
 	})
 	c := set.Circuit("10.0.0.7:8000")
 	for range 3 {

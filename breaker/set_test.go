@@ -24,12 +24,15 @@ func TestConfigValidate(t *testing.T) {
 	if err := (breaker.Config{}).Validate(); err != nil {
 		t.Errorf("the zero value, a disabled breaker: %v", err)
 	}
-	bad := breaker.Config{Threshold: 1, Cooldown: -1, MaxCooldown: -2, ProbeTimeout: 0, Jitter: 2}
+	bad := breaker.Config{Enable: true, Threshold: 101, OriginThreshold: -1, PairThreshold: 1, BusyTTL: -1, Cooldown: -1, MaxCooldown: -2, ProbeTimeout: 0, Jitter: 2}
 	err := bad.Validate()
 	if err == nil {
 		t.Fatal("a wholly bad one is accepted")
 	}
-	for _, want := range []string{"cooldown -1ns", "maximum cooldown", "probe timeout", "jitter 2"} {
+	for _, want := range []string{
+		"failure threshold 101", "origin error threshold -1", "busy time -1ns", "breaker cooldown -1ns", "breaker maximum cooldown",
+		"probe timeout", "jitter 2", "pair breaker cooldown 0s",
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not reported: %v", want, err)
 		}
@@ -69,7 +72,8 @@ func TestMetrics(t *testing.T) {
 		}
 		expect := func(when, want string) {
 			t.Helper()
-			if err := testutil.GatherAndCompare(reg, strings.NewReader(want)); err != nil {
+			if err := testutil.GatherAndCompare(reg, strings.NewReader(want),
+				"infera_router_worker_breaker_state", "infera_router_worker_breaker_trips_total"); err != nil {
 				t.Errorf("%s: %v", when, err)
 			}
 		}

@@ -46,13 +46,19 @@ infera_cache_locality_skipped_total{reason="multimodal"} 1
 # TYPE infera_policy_active_blocks gauge
 infera_policy_active_blocks{worker_id="A"} 12
 infera_policy_active_blocks{worker_id="B"} 0
+# HELP infera_router_outcomes_total Picks by what their end said of the worker.
+# TYPE infera_router_outcomes_total counter
+infera_router_outcomes_total{class="busy"} 0
+infera_router_outcomes_total{class="connect"} 1
+infera_router_outcomes_total{class="neutral"} 0
+infera_router_outcomes_total{class="origin"} 0
+infera_router_outcomes_total{class="stream"} 0
+infera_router_outcomes_total{class="success"} 2
+infera_router_outcomes_total{class="transfer"} 0
 # HELP infera_router_picks_total Picks by role and target.
 # TYPE infera_router_picks_total counter
 infera_router_picks_total{role="mixed",worker_id="A"} 3
 infera_router_picks_total{role="mixed",worker_id="B"} 1
-# HELP pointsman_router_all_open_total Picks made although the circuits of all candidates were open.
-# TYPE pointsman_router_all_open_total counter
-pointsman_router_all_open_total 0
 # HELP pointsman_router_hit_tokens_total Prompt tokens that the chosen worker was believed to hold.
 # TYPE pointsman_router_hit_tokens_total counter
 pointsman_router_hit_tokens_total{role="mixed"} 320
@@ -60,11 +66,6 @@ pointsman_router_hit_tokens_total{role="mixed"} 320
 # TYPE pointsman_router_in_flight gauge
 pointsman_router_in_flight{worker_id="A"} 1
 pointsman_router_in_flight{worker_id="B"} 0
-# HELP pointsman_router_outcomes_total Picks by how they ended.
-# TYPE pointsman_router_outcomes_total counter
-pointsman_router_outcomes_total{outcome="fault"} 1
-pointsman_router_outcomes_total{outcome="neutral"} 0
-pointsman_router_outcomes_total{outcome="success"} 2
 # HELP pointsman_router_pick_reason_total Picks by how the prompt was known.
 # TYPE pointsman_router_pick_reason_total counter
 pointsman_router_pick_reason_total{reason="exact"} 2
@@ -78,8 +79,8 @@ pointsman_router_prompt_tokens_total{role="mixed"} 480
 pointsman_router_waiting_tokens{worker_id="A"} 32
 pointsman_router_waiting_tokens{worker_id="B"} 0
 `, "infera_cache_control_seen_total", "infera_cache_locality_skipped_total", "infera_policy_active_blocks",
-		"infera_router_picks_total", "pointsman_router_all_open_total", "pointsman_router_hit_tokens_total",
-		"pointsman_router_in_flight", "pointsman_router_outcomes_total", "pointsman_router_pick_reason_total",
+		"infera_router_picks_total", "pointsman_router_hit_tokens_total",
+		"pointsman_router_in_flight", "infera_router_outcomes_total", "pointsman_router_pick_reason_total",
 		"pointsman_router_prompt_tokens_total", "pointsman_router_waiting_tokens")
 
 	w.feed.Delete("A")
@@ -132,11 +133,11 @@ func TestAllOpenIsCounted(t *testing.T) {
 	}
 	w.pick(w.request("x:16"))
 	want := `
-# HELP pointsman_router_all_open_total Picks made although the circuits of all candidates were open.
-# TYPE pointsman_router_all_open_total counter
-pointsman_router_all_open_total 1
+# HELP infera_router_worker_breaker_all_open_total Requests sent although the circuits of all candidates were open.
+# TYPE infera_router_worker_breaker_all_open_total counter
+infera_router_worker_breaker_all_open_total 1
 `
-	if err := testutil.GatherAndCompare(w.reg, strings.NewReader(want), "pointsman_router_all_open_total"); err != nil {
+	if err := testutil.GatherAndCompare(w.reg, strings.NewReader(want), "infera_router_worker_breaker_all_open_total"); err != nil {
 		t.Error(err)
 	}
 }

@@ -59,8 +59,8 @@ func TestP8LegsAlwaysTalk(t *testing.T) {
 		if d.Prefill == nil || d.Prefill.Protocol != d.Worker.Protocol || d.Worker.Protocol != "a" && d.Worker.Protocol != "b" {
 			t.Fatalf("pick %d: %+v", i, d)
 		}
-		d.PrefillDone(w.now, breaker.Outcome(rng.IntN(3)))
-		d.Done(w.now, breaker.Outcome(rng.IntN(3)))
+		d.PrefillDone(w.now, breaker.Outcome(rng.IntN(7)))
+		d.Done(w.now, breaker.Outcome(rng.IntN(7)))
 	}
 	if pairs < 500 || none < 100 {
 		t.Errorf("%d pairs and %d refusals: the test tests little", pairs, none)

@@ -310,7 +310,7 @@ func TestPairsOutcomeIsTheDecodeWorkers(t *testing.T) {
 			t.Fatalf("pair %+v", pair)
 		}
 		pair.FirstToken(w.now)
-		pair.Done(w.now, breaker.Connect)
+		pair.Done(w.now, breaker.Stream)
 	}
 	if got := w.set.Circuit("D").State(w.now); got != breaker.Open {
 		t.Errorf("decode worker after three faults: %v, want open", got)

@@ -50,8 +50,12 @@ func newWorld(tb testing.TB, cfg picker.Config, workers ...*fleet.Worker) *world
 		tb.Fatal(err)
 	}
 	w.p = p
-	if err := p.Register(w.reg); err != nil {
-		tb.Fatal(err)
+	for _, room := range []interface {
+		Register(reg prometheus.Registerer) error
+	}{p, w.set} {
+		if err := room.Register(w.reg); err != nil {
+			tb.Fatal(err)
+		}
 	}
 	return w
 }
