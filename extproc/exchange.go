@@ -25,10 +25,14 @@ type exchange struct {
 	responseMode bodyMode
 
 	// The request.
-	begun    bool // its headers came
-	api      prompt.Kind
-	method   []byte // scratch
-	id       string // x-request-id; "" for none
+	begun  bool // its headers came
+	api    prompt.Kind
+	method []byte // scratch
+	id     string // x-request-id; "" for none
+
+	conversation []byte // x-conversation-id; scratch
+	credential   []byte // authorization, which keeps conversations apart; scratch
+
 	encoding http.Header
 	subset   subset
 	body     gather
@@ -219,12 +223,14 @@ func (x *exchange) end() {
 	x.subset.reset()
 	x.scan.Reset()
 	x.tail.Reset()
+	clear(x.credential)
 	if cap(x.out) > maxKeptAnswers {
 		x.out = nil
 	}
 	*x = exchange{
 		s: x.s, ticket: x.ticket, out: x.out[:0], tail: x.tail, method: x.method[:0], subset: x.subset, body: x.body,
 		scan: x.scan, prep: x.prep, sizes: x.sizes[:0],
+		conversation: x.conversation[:0], credential: x.credential[:0],
 		route: route{destination: x.route.destination[:0], rank: x.route.rank[:0]},
 	}
 }

@@ -71,6 +71,10 @@ func (x *exchange) readRequestHeaders(raw []byte) error {
 			x.method = append(x.method[:0], it.value...)
 		case "x-request-id":
 			x.id = string(it.value)
+		case "x-conversation-id":
+			x.conversation = append(x.conversation[:0], it.value...)
+		case "authorization":
+			x.credential = append(x.credential[:0], it.value...)
 		case "content-length":
 			if n, err := strconv.Atoi(string(it.value)); err == nil && n > 0 {
 				x.body.expect = n
@@ -211,6 +215,7 @@ func (x *exchange) pickFor(ctx context.Context, body []byte, began time.Time) er
 	x.report = audit.Of(&x.scan, &x.prep, began)
 	r.Tokens, r.Blocks, r.Approx, r.Reason = x.prep.Tokens, x.prep.Blocks, x.prep.Approx, x.prep.Reason
 	r.Retention = picker.Retention(x.scan.Retention)
+	r.Session = picker.SessionKey(x.credential, x.conversation, x.scan.User())
 	r.Multimodal, r.Images = x.scan.Multimodal, x.scan.Images
 	return x.pick(ctx)
 }

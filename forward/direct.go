@@ -34,6 +34,8 @@ func (x *exchange) describePick() {
 	if x.direct { // who serves is decided: no tokenizer is loaded for it
 		return
 	}
+	h := x.r.Header
+	x.pick.Session = picker.SessionKey(h.Get("Authorization"), h.Get("X-Conversation-Id"), x.scan.User())
 	x.score()
 }
 

@@ -2,8 +2,26 @@ package picker
 
 import (
 	"hash/maphash"
+	"strconv"
 	"time"
 )
+
+// SessionKey makes a [Request].Session of what names the conversation: its ID, else
+// what the body calls its user. namespace is the tenant, or else what the client
+// authenticated with: equal IDs of different tenants are different conversations
+// (failover §5 S17). Without an ID there is no session.
+func SessionKey[S ~string | ~[]byte](namespace, id S, user []byte) string {
+	if len(id) == 0 && len(user) == 0 {
+		return ""
+	}
+	key := make([]byte, 0, 24+len(namespace)+max(len(id), len(user)))
+	key = strconv.AppendInt(key, int64(len(namespace)), 10)
+	key = append(append(key, ':'), namespace...)
+	if len(id) > 0 {
+		return string(append(append(key, 'c'), id...))
+	}
+	return string(append(append(key, 'u'), user...))
+}
 
 // maxSessions bounds the conversations that are remembered: the one that was silent
 // longest goes first (failover §5 S17).
@@ -150,6 +168,24 @@ func (p *Picker) recallPair(now time.Time, req *Request) (class int, bound bool)
 	return d.rows[i].class, true
 }
 
+// A pin yields to load: where one conversation, or what passes for one because many
+// clients send the same name, would bring a worker this many requests above twice
+// what the others have on average, it moves on (failover §5 S15: the load term must
+// bound affinity).
+const pinSlack = 8
+
+// crowded reports whether row i has far more in flight than the others.
+func (s *selection) crowded(i int) bool {
+	mine, others, sum := s.rows[i].t.host, 0, 0
+	for k, r := range s.rows {
+		if s.why[k] == eligible && r.t.host != mine {
+			others++
+			sum += r.t.host.requests
+		}
+	}
+	return others > 0 && mine.requests > pinSlack+2*sum/others
+}
+
 // trusts returns the eligible row of the target, none when there is not one or when
 // it has been away, unhealthy or open since the given time: a pin that such a worker
 // had is gone for good (failover §2D, session pin).
@@ -160,7 +196,7 @@ func (s *selection) trusts(key string, since time.Time) int {
 		return none
 	}
 	for i := range s.rows {
-		if s.rows[i] == r && s.why[i] == eligible {
+		if s.rows[i] == r && s.why[i] == eligible && !s.crowded(i) {
 			return i
 		}
 	}

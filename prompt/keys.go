@@ -25,6 +25,7 @@ const (
 	keyImages
 	keyAudio
 	keyStreamOptions
+	keyUser
 	keyToolChoice
 	keyFunctions
 	keyReasoningEffort
@@ -76,6 +77,8 @@ func rootKey(name []byte) key {
 		return keyAudio
 	case "stream_options":
 		return keyStreamOptions
+	case "user":
+		return keyUser
 	}
 	return templateKey(name)
 }
@@ -158,6 +161,8 @@ func (k key) String() string {
 		return "audio"
 	case keyStreamOptions:
 		return "stream_options"
+	case keyUser:
+		return "user"
 	case keyToolChoice:
 		return "tool_choice"
 	case keyFunctions:

@@ -86,6 +86,16 @@ func (r *Request) Raw(name string) []byte {
 	return r.raw[k]
 }
 
+// User returns what the body's "user" says, as written between its quotes; nil when
+// that is no text. It is a view of the body.
+func (r *Request) User() []byte {
+	raw := r.raw[keyUser]
+	if len(raw) < 2 || raw[0] != '"' {
+		return nil
+	}
+	return raw[1 : len(raw)-1]
+}
+
 // Set reports whether a known key is there with a value other than null.
 func (r *Request) Set(name string) bool {
 	raw := r.Raw(name)
