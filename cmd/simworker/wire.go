@@ -67,7 +67,8 @@ func bind(fs *pflag.FlagSet, c *simengine.Config, n *names) {
 	fs.IntVar(&c.PD.Ranks, "dp-size", 0, "registered data-parallel size of an engine with --pd-protocol; 0 for none")
 	fs.StringVar(&c.APIKey, "api-key", "", "bearer token demanded under /v1")
 	fs.IntVar(&c.MaxModelLen, "max-model-len", c.MaxModelLen, "tokens of prompt plus output")
-	fs.BoolVar(&c.BOS, "bos", c.BOS, "the tokenizer adds a begin-of-text token to plain prompts")
+	fs.StringVar(&c.Files, "model-files", "", "directory of a model's tokenizer.json and chat template, used instead of the built-in ones")
+	fs.BoolVar(&c.BOS, "bos", c.BOS, "the built-in tokenizer adds a begin-of-text token to plain prompts")
 	fs.IntVar(&c.OutputTokens, "output-tokens", c.OutputTokens, "mean output length when a request sets none")
 	fs.Uint64Var(&c.Seed, "seed", 0, "seed of the engine's block hashes and of chance; 0 draws one")
 

@@ -139,7 +139,7 @@ func (e *Engine) tokenize(raw []byte) ([]uint32, *apiError) {
 		return nil, err
 	}
 	if _, ok := b["messages"]; ok {
-		return chatTokens(b)
+		return e.chatTokens(b)
 	}
 	var prompt *string
 	special := true
@@ -152,7 +152,7 @@ func (e *Engine) tokenize(raw []byte) ([]uint32, *apiError) {
 	if prompt == nil {
 		return nil, badRequest("prompt", "give a prompt or messages")
 	}
-	return e.textTokens(*prompt, special), nil
+	return e.textTokens(*prompt, special)
 }
 
 // serveReceipts writes receipts as JSON lines, or as an array with

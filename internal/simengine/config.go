@@ -25,7 +25,8 @@ type Config struct {
 	Role        fleet.Role   // registered disaggregation mode. Default mixed
 	APIKey      string       // bearer token required under /v1; "" requires none
 	MaxModelLen int          // tokens of prompt plus output. Default 131072
-	BOS         bool         // the model's tokenizer adds a begin-of-text token. Default false
+	BOS         bool         // the engine's own tokenizer adds a begin-of-text token. Default false
+	Files       string       // directory of a model's tokenizer.json and chat template, used instead of the engine's own; "" for none
 
 	Cache CacheConfig
 	Time  TimeConfig

@@ -25,6 +25,7 @@ type Engine struct {
 	log      *slog.Logger
 	id       string
 	seed     uint64
+	files    *modelFiles // nil for the engine's own tokenizer
 	born     time.Time
 	sched    *scheduler
 	pub      *publisher
@@ -68,6 +69,10 @@ func Start(ctx context.Context, cfg Config) (*Engine, error) {
 		var b [8]byte
 		_, _ = rand.Read(b[:]) // never fails
 		e.seed = binary.LittleEndian.Uint64(b[:]) | 1
+	}
+	var err error
+	if e.files, err = loadFiles(cfg.Files, cfg.Engine); err != nil {
+		return nil, err
 	}
 	e.receipts = &receiptLog{limit: cfg.ReceiptsLimit}
 	e.faults = &faults{rng: mathrand.New(mathrand.NewPCG(e.seed, 2))} //nolint:gosec // chance, not secrecy
@@ -233,10 +238,6 @@ func (e *Engine) tcp(port int) string {
 	return "tcp://" + net.JoinHostPort(e.advertised(), itoa(port))
 }
 
-// canaryText is tokenized into the registered canary: workers of one model must
-// agree on it.
-const canaryText = "The points are set: each request takes the right track.\n"
-
 // Worker returns the record that the engine registers. Tests that need no etcd
 // put it into a fleet by hand.
 func (e *Engine) Worker() *fleet.Worker {
@@ -244,7 +245,7 @@ func (e *Engine) Worker() *fleet.Worker {
 		ID: e.id, URL: e.URL(), Host: e.advertised(), Port: e.port(), Model: e.cfg.Model, Engine: e.cfg.Engine,
 		Role: e.cfg.Role, KVEvents: e.KVEvents(), KVReplay: e.KVReplay(), BlockSize: e.cfg.Cache.BlockSize, DPRank: -1, Transport: e.transport(),
 		Protocol: e.cfg.PD.Protocol, Params: e.params(), DPSize: e.cfg.PD.Ranks,
-		Endpoint: e.cfg.ForwarderEndpoint, Canary: appendTokens(nil, canaryText),
+		Endpoint: e.cfg.ForwarderEndpoint, Canary: e.canary(),
 	}
 }
 

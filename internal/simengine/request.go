@@ -153,7 +153,10 @@ func (e *Engine) modelOf(b body) (string, *apiError) {
 }
 
 // chatTokens renders the messages of a chat or messages request.
-func chatTokens(b body) ([]uint32, *apiError) {
+func (e *Engine) chatTokens(b body) ([]uint32, *apiError) {
+	if e.files != nil {
+		return e.files.chat(b)
+	}
 	var c chat
 	if err := b.get("messages", &c.Messages); err != nil {
 		return nil, err
@@ -185,7 +188,8 @@ func (e *Engine) promptTokens(b body, field string) ([][]uint32, *apiError) {
 	raw := b[field]
 	var text string
 	if json.Unmarshal(raw, &text) == nil && len(raw) > 0 && raw[0] == '"' {
-		return [][]uint32{e.textTokens(text, special)}, nil
+		ids, err := e.textTokens(text, special)
+		return [][]uint32{ids}, err
 	}
 	var ids []uint32
 	if json.Unmarshal(raw, &ids) == nil && len(ids) > 0 {
@@ -195,7 +199,10 @@ func (e *Engine) promptTokens(b body, field string) ([][]uint32, *apiError) {
 	if json.Unmarshal(raw, &texts) == nil && len(texts) > 0 {
 		out := make([][]uint32, len(texts))
 		for i, t := range texts {
-			out[i] = e.textTokens(t, special)
+			var err *apiError
+			if out[i], err = e.textTokens(t, special); err != nil {
+				return nil, err
+			}
 		}
 		return out, nil
 	}
@@ -207,12 +214,15 @@ func (e *Engine) promptTokens(b body, field string) ([][]uint32, *apiError) {
 }
 
 // textTokens tokenizes plain text.
-func (e *Engine) textTokens(text string, special bool) []uint32 {
+func (e *Engine) textTokens(text string, special bool) ([]uint32, *apiError) {
+	if e.files != nil {
+		return e.files.text(text, special)
+	}
 	var out []uint32
 	if special && e.cfg.BOS {
 		out = append(out, tokBOS)
 	}
-	return appendTokens(out, text)
+	return appendTokens(out, text), nil
 }
 
 // chatJob reads a chat completion or an Anthropic messages request.
@@ -222,7 +232,7 @@ func (e *Engine) chatJob(b body) (*job, *apiError) {
 	if err := b.common(j, &s); err != nil {
 		return nil, err
 	}
-	tokens, err := chatTokens(b)
+	tokens, err := e.chatTokens(b)
 	if err != nil {
 		return nil, err
 	}
