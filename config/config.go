@@ -20,6 +20,7 @@ import (
 	"pointsman/extproc"
 	"pointsman/fleet"
 	"pointsman/forward"
+	"pointsman/health"
 	"pointsman/kvindex"
 	"pointsman/picker"
 	"pointsman/prompt"
@@ -64,6 +65,7 @@ type Config struct {
 	Prompt  prompt.Config
 	Picker  picker.Config
 	Breaker breaker.Config
+	Health  health.Config
 	ExtProc extproc.Config
 
 	Admission        admission.Config
@@ -135,6 +137,7 @@ func Default(prog Program) *Config {
 		Prompt:           prompt.DefaultConfig(),
 		Picker:           picker.DefaultConfig(),
 		Breaker:          breaker.DefaultConfig(),
+		Health:           health.DefaultConfig(),
 		ExtProc:          extproc.DefaultConfig(),
 		Admission:        admission.DefaultConfig(),
 		Forward:          forward.DefaultConfig(),
@@ -170,6 +173,9 @@ func (c *Config) finish() {
 		c.ExtProc.CertFile, c.ExtProc.KeyFile = c.CertPath+"/tls.crt", c.CertPath+"/tls.key"
 	}
 	c.ExtProc.MaxMessage = max(c.ExtProc.MaxMessage, c.ExtProc.MaxBody+(1<<20))
+	if o := c.origin["health-probe"]; o.source == FromDefault {
+		c.Health.Enabled = c.Discovery != "kubernetes" // there the kubelet's readiness counts
+	}
 	if c.Tokenizer == "auto" {
 		c.Tokenizer = "remote"
 		if c.KVEventTransport == "none" || c.Picker.Policy != picker.KVAware {
@@ -192,6 +198,7 @@ func (c *Config) Validate() error {
 	part("picking", c.Picker.Validate())
 	part("breaker", c.Breaker.Validate())
 	part("admission", c.Admission.Validate())
+	part("health", c.Health.Validate())
 	if c.Program&EPP != 0 {
 		part("ext-proc", c.ExtProc.Validate())
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"pointsman/health"
 	"pointsman/picker"
 )
 
@@ -18,7 +19,7 @@ func (c *Config) rows() []setting {
 func (c *Config) everyRow() []setting {
 	return slices.Concat(
 		ofProcess(c.listening()), ofProcess(c.fleetRows()), c.picking(), c.prompts(), ofProcess(c.kvEvents()),
-		c.requests(), c.breakerRows(), c.admissionRows(), ofProcess(c.nats()), c.natsRequests(), ofProcess(c.operating()), ofProcess(c.accepted()),
+		c.requests(), c.breakerRows(), c.healthRows(), c.admissionRows(), ofProcess(c.nats()), c.natsRequests(), ofProcess(c.operating()), ofProcess(c.accepted()),
 	)
 }
 
@@ -157,9 +158,9 @@ func (c *Config) maxBody() value {
 
 func (c *Config) breakerRows() []setting {
 	return []setting{
-		{name: "breaker-enable", group: "Breaker", in: Both, usage: "leave workers and prefill/decode pairs out that keep failing (pool key cb_enable)", value: boolValue(&c.Breaker.Enable)},
+		{name: "breaker-enable", aliases: []string{"cb_enable"}, group: "Breaker", in: Both, usage: "leave workers and prefill/decode pairs out that keep failing", value: boolValue(&c.Breaker.Enable)},
 		{name: "breaker-failure-threshold", group: "Breaker", in: Both, usage: "consecutive requests that do not reach a worker (refused, TLS, no responder, reset before the head) before it is left out; 0 never", value: intValue(&c.Breaker.Threshold, 0, 100)},
-		{name: "origin-err-threshold", group: "Breaker", in: Both, usage: "consecutive 5xx of a worker, or first tokens that do not come in time, before it is left out; 0 never", value: intValue(&c.Breaker.OriginThreshold, 0, 100)},
+		{name: "origin-err-threshold", legacy: []string{"LLB_PD_ORIGIN_ERR_THRESHOLD"}, group: "Breaker", in: Both, usage: "consecutive 5xx of a worker, or first tokens that do not come in time, before it is left out; 0 never", value: intValue(&c.Breaker.OriginThreshold, 0, 100)},
 		{name: "stream-err-threshold", group: "Breaker", in: Both, usage: "consecutive answers that a worker cuts after their first byte before it is left out; 0 never", value: intValue(&c.Breaker.StreamThreshold, 0, 100)},
 		{name: "breaker-cooldown-s", group: "Breaker", in: Both, usage: "how long it is left out before a probe", value: seconds(&c.Breaker.Cooldown, time.Millisecond, time.Hour)},
 		{name: "breaker-max-cooldown-s", group: "Breaker", in: Both, usage: "cap of the doubling after failed probes", value: seconds(&c.Breaker.MaxCooldown, time.Millisecond, 24*time.Hour)},
@@ -168,6 +169,19 @@ func (c *Config) breakerRows() []setting {
 		{name: "pair-breaker-cooldown-s", group: "Breaker", in: Both, usage: "how long a pair is left out before a probe", value: seconds(&c.Breaker.PairCooldown, time.Millisecond, time.Hour)},
 		{name: "pair-breaker-max-cooldown-s", group: "Breaker", in: Both, usage: "cap of the doubling after failed probes of a pair", value: seconds(&c.Breaker.PairMaxCooldown, time.Millisecond, 24*time.Hour)},
 		{name: "busy-ttl-ms", group: "Breaker", in: Both, usage: "how long a worker that said 429 is left out; 0 not at all", value: millis(&c.Breaker.BusyTTL, 0, time.Minute)},
+	}
+}
+
+func (c *Config) healthRows() []setting {
+	return []setting{
+		{name: "health-probe", aliases: []string{"monitor"}, live: true, group: "Health probes", in: Both, usage: "ask workers whether they are there, and leave out who is not; when nothing is said, true but for --discovery-backend kubernetes, where the kubelet's readiness counts. A forwarder in direct mode begins when it first has to pick", value: boolValue(&c.Health.Enabled)},
+		{name: "health-probe-type", aliases: []string{"probetype"}, live: true, group: "Health probes", in: Both, usage: "tcp connects; http and https GET the path and want 2xx; nats asks at the worker's ping subject, and leaves workers without one, and the EPP, alone; none asks nothing", value: oneOf((*string)(&c.Health.Type), health.Types()...)},
+		{name: "health-probe-path", aliases: []string{"probereq"}, live: true, group: "Health probes", in: Both, usage: "what http and https probes GET", value: stringValue(&c.Health.Path)},
+		{name: "health-probe-port", aliases: []string{"probeport"}, live: true, group: "Health probes", in: Both, usage: "port of tcp, http and https probes; 0 is the worker's own", value: portValue(&c.Health.Port)},
+		{name: "health-probe-interval", live: true, group: "Health probes", in: Both, usage: "from one probe of a worker to the next, give or take a tenth", value: seconds(&c.Health.Interval, 500*time.Millisecond, 300*time.Second)},
+		{name: "health-probe-timeout", aliases: []string{"probeTimeout"}, live: true, group: "Health probes", in: Both, usage: "longest a probe may take; at most the interval", value: seconds(&c.Health.Timeout, 100*time.Millisecond, time.Minute)},
+		{name: "health-probe-retries", aliases: []string{"probeRetries"}, live: true, group: "Health probes", in: Both, usage: "failures in a row beyond the first that make a worker down; no request is repeated by it", value: intValue(&c.Health.Retries, 0, 10)},
+		{name: "health-probe-rise", live: true, group: "Health probes", in: Both, usage: "successes in a row that make it up again", value: intValue(&c.Health.Rise, 1, 10)},
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 // groups is the order of the help text and of docs/flags.md.
 var groups = []string{ //nolint:gochecknoglobals // an immutable table
-	"Listening", "Fleet", "Picking", "Prompts", "KV events", "Requests", "Breaker", "NATS", "Operating",
+	"Listening", "Fleet", "Picking", "Prompts", "KV events", "Requests", "Breaker", "Health probes", "NATS", "Operating",
 }
 
 func writeUsage(w io.Writer, prog Program, rows []setting) {

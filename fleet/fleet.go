@@ -76,11 +76,11 @@ const (
 
 // Worker is one engine instance. Values are immutable once published.
 type Worker struct {
-	ID     string // opaque; by convention host:port of the engine
-	URL    string // http://host:port of the engine, no trailing slash
-	Host   string // host of URL, IPv6 without brackets
-	Port   int    // port of URL
-	Model  string // the model name that requests ask for; exact match
+	ID    string // opaque; by convention host:port of the engine
+	URL   string // http://host:port of the engine, no trailing slash
+	Host  string // host of URL, IPv6 without brackets
+	Port  int    // port of URL
+	Model string // the model name that requests ask for; exact match
 
 	// Aliases are further names of Model, and Adapters the LoRA adapters on it that
 	// requests ask for by name, as if they were models; nil for none. Infera's
@@ -109,6 +109,10 @@ type Worker struct {
 	// is empty then, whatever was known of the former one. "" when discovery
 	// cannot tell.
 	Incarnation string
+
+	// PingSubject is a NATS subject at which the worker answers anything with
+	// anything; "" for none.
+	PingSubject string
 
 	Canary []uint32 // tokenizer canary (kv.tokenizer_canary); nil for none
 }

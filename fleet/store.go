@@ -206,6 +206,6 @@ func Same(a, b *Worker) bool {
 		a.Protocol == b.Protocol && string(a.Params) == string(b.Params) &&
 		a.KVEvents == b.KVEvents && a.KVReplay == b.KVReplay && a.BlockSize == b.BlockSize && a.DPRank == b.DPRank &&
 		a.DPSize == b.DPSize && a.Transport == b.Transport && a.Endpoint == b.Endpoint &&
-		a.Incarnation == b.Incarnation && slices.Equal(a.Canary, b.Canary) &&
+		a.Incarnation == b.Incarnation && a.PingSubject == b.PingSubject && slices.Equal(a.Canary, b.Canary) &&
 		slices.Equal(a.Aliases, b.Aliases) && slices.Equal(a.Adapters, b.Adapters)
 }

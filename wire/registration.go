@@ -69,8 +69,9 @@ const (
 //
 // Some fields are ours and passed over by Infera: forwarder_endpoint (where a
 // gateway reaches the worker's forwarder), kv_replay_endpoint (where the
-// publisher of KV events answers requests for past ones), model_aliases and
-// lora_adapters (lists of further names that requests may ask for).
+// publisher of KV events answers requests for past ones), ping_subject (a NATS
+// subject at which the worker answers), model_aliases and lora_adapters (lists of
+// further names that requests may ask for).
 func DecodeRegistration(key string, value []byte) (*fleet.Worker, error) {
 	r, err := parseRecord(value)
 	if err != nil {
@@ -216,6 +217,25 @@ func (r *record) served(w *fleet.Worker) {
 		}
 		w.Endpoint = ep
 	}
+	if subject := r.text("ping_subject", maxName); subject != "" {
+		if err := checkSubject(subject); err != nil {
+			r.fail("ping_subject", err)
+		}
+		w.PingSubject = subject
+	}
+}
+
+// checkSubject refuses what would ask others than the worker.
+func checkSubject(s string) error {
+	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return fmt.Errorf("%q: a subject has no spaces", s)
+	}
+	for token := range strings.SplitSeq(s, ".") {
+		if token == "" || token == "*" || token == ">" {
+			return fmt.Errorf("%q: want a subject without wildcards and empty tokens", s)
+		}
+	}
+	return nil
 }
 
 // names reads a list of names that requests may ask for; nil for none.

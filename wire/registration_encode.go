@@ -44,6 +44,9 @@ func EncodeRegistration(w *fleet.Worker) ([]byte, error) {
 	if w.Endpoint != "" {
 		e.text("forwarder_endpoint", w.Endpoint)
 	}
+	if w.PingSubject != "" {
+		e.text("ping_subject", w.PingSubject)
+	}
 	if w.KVReplay != "" {
 		e.text("kv_replay_endpoint", w.KVReplay)
 	}

@@ -3,9 +3,9 @@ package wire
 import (
 	"encoding/json"
 	"errors"
-	"slices"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,13 +61,13 @@ func TestCapturedRecordsDecodeAndEncodeToTheSameBytes(t *testing.T) {
 
 // The record of the contract's §1.2, written by Infera's own registration code.
 func TestEveryFieldIsRead(t *testing.T) {
-	const value = `{"worker_id": "10.0.0.5:30000", "url": "http://10.0.0.5:30000", "model_name": "Qwen/Qwen3-0.6B", "engine": "sglang", "disagg_mode": "prefill", "disagg_meta": {"protocol": "sglang-bootstrap", "params": {"bootstrap_addr": "10.0.0.5:8998"}}, "kv_events_endpoint": "tcp://10.0.0.5:20000", "kv_block_size": 16, "dp_rank": null, "dp_size": 4, "request_transport": "nats", "kv": {"engine_block_size": 16, "index_block_size": 64, "tokenizer": "Qwen/Qwen3-0.6B", "tokenizer_digest": "ab", "tokenizer_canary": [1, 2, 3], "supports_events": true, "event_version": 1, "events_endpoint": "tcp://10.0.0.5:5557", "snapshot_endpoint": "http://10.0.0.5:8801", "tiers": ["device"]}, "forwarder_endpoint": "10.0.0.5:8000", "kv_replay_endpoint": "tcp://10.0.0.5:21000", "status": "dead"}`
+	const value = `{"worker_id": "10.0.0.5:30000", "url": "http://10.0.0.5:30000", "model_name": "Qwen/Qwen3-0.6B", "engine": "sglang", "disagg_mode": "prefill", "disagg_meta": {"protocol": "sglang-bootstrap", "params": {"bootstrap_addr": "10.0.0.5:8998"}}, "kv_events_endpoint": "tcp://10.0.0.5:20000", "kv_block_size": 16, "dp_rank": null, "dp_size": 4, "request_transport": "nats", "kv": {"engine_block_size": 16, "index_block_size": 64, "tokenizer": "Qwen/Qwen3-0.6B", "tokenizer_digest": "ab", "tokenizer_canary": [1, 2, 3], "supports_events": true, "event_version": 1, "events_endpoint": "tcp://10.0.0.5:5557", "snapshot_endpoint": "http://10.0.0.5:8801", "tiers": ["device"]}, "forwarder_endpoint": "10.0.0.5:8000", "ping_subject": "ping.w5", "kv_replay_endpoint": "tcp://10.0.0.5:21000", "status": "dead"}`
 	want := &fleet.Worker{
 		ID: "10.0.0.5:30000", URL: "http://10.0.0.5:30000", Host: "10.0.0.5", Port: 30000,
 		Model: "Qwen/Qwen3-0.6B", Engine: fleet.SGLang, Status: fleet.Dead, Role: fleet.Prefill,
 		Protocol: "sglang-bootstrap", Params: json.RawMessage(`{"bootstrap_addr": "10.0.0.5:8998"}`),
 		KVEvents: "tcp://10.0.0.5:20000", KVReplay: "tcp://10.0.0.5:21000",
-		BlockSize: 16, DPRank: -1, DPSize: 4, Transport: "nats", Endpoint: "10.0.0.5:8000", Canary: []uint32{1, 2, 3},
+		BlockSize: 16, DPRank: -1, DPSize: 4, Transport: "nats", Endpoint: "10.0.0.5:8000", PingSubject: "ping.w5", Canary: []uint32{1, 2, 3},
 	}
 	got, err := DecodeRegistration("10.0.0.5:30000", []byte(value))
 	if err != nil {
@@ -184,6 +184,9 @@ func TestNonsenseNamesItsField(t *testing.T) {
 		{"a plane that is a list", `{` + ok + `,"kv":[]}`, "kv"},
 		{"a canary of strings", `{` + ok + `,"kv":{"tokenizer_canary":["a"]}}`, "kv"},
 		{"a canary below 0", `{` + ok + `,"kv":{"tokenizer_canary":[-1]}}`, "kv"},
+		{"a ping to everybody", `{` + ok + `,"ping_subject":"ping.*"}`, "ping_subject"},
+		{"a ping to nobody", `{` + ok + `,"ping_subject":"ping."}`, "ping_subject"},
+		{"a ping with a second word", `{` + ok + `,"ping_subject":"ping x"}`, "ping_subject"},
 		{"a forwarder without a port", `{` + ok + `,"forwarder_endpoint":"h"}`, "forwarder_endpoint"},
 		{"a replay address without a port", `{` + ok + `,"kv_replay_endpoint":"tcp://h"}`, "kv_replay_endpoint"},
 	} {

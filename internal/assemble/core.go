@@ -20,6 +20,7 @@ import (
 	"pointsman/breaker"
 	"pointsman/config"
 	"pointsman/fleet"
+	"pointsman/health"
 	"pointsman/internal/run"
 	"pointsman/kvindex"
 	"pointsman/picker"
@@ -39,6 +40,8 @@ type Core struct {
 	Picker   *picker.Picker
 	Gate     *admission.Gate
 
+	breakers *breaker.Set
+	health   *health.Prober
 	index    *kvindex.Index
 	source   fleet.Source
 	events   plugins.Events   // nil when there are none
@@ -79,6 +82,10 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	if c.Picker, err = picker.New(picking, c.Store, c.index, breakers); err != nil {
 		return nil, fmt.Errorf("picker: %w", err)
 	}
+	c.breakers = breakers
+	if err := c.newHealth(cfg.Health); err != nil {
+		return nil, fmt.Errorf("health probes: %w", err)
+	}
 	source, err := newSource(cfg, log)
 	if err != nil {
 		return nil, fmt.Errorf("discovery: %w", err)
@@ -88,7 +95,7 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	c.Picker.OnRelease(c.Gate.Wake)
 	c.Store.SetNames(cfg.Names)
 	c.audit = newAudit(cfg, c.Store, log)
-	rooms := []collector{c.Store, c.index, breakers, c.Picker, c.audit, c.Gate}
+	rooms := []collector{c.Store, c.index, breakers, c.Picker, c.audit, c.health, c.Gate}
 	if room, ok := source.(collector); ok {
 		rooms = append(rooms, room)
 	}
@@ -129,6 +136,7 @@ func (c *Core) Start(parts *run.Group) {
 	parts.Go("discovery", func(ctx context.Context) error { return c.Store.Run(ctx, c.source) })
 	parts.Go("picker", c.Picker.Run)
 	parts.Go("admission", c.Gate.Run)
+	parts.Go("health probes", c.probe)
 	if c.local != nil {
 		parts.Go("tokenizer", c.local.Run)
 		parts.Go("canaries", c.watchCanaries)

@@ -22,6 +22,7 @@ var doors = map[string]struct{ ours, outside []string }{
 	"kvindex":   {nil, []string{"github.com/prometheus", "github.com/zeebo/xxh3", "golang.org/x/sys"}},
 	"breaker":   {nil, []string{"github.com/prometheus"}},
 	"admission": {nil, []string{"github.com/prometheus"}},
+	"health":    {[]string{"fleet"}, []string{"github.com/prometheus"}},
 	"wire":      {[]string{"fleet", "kvindex"}, []string{"github.com/tinylib/msgp", "github.com/zeebo/xxh3"}},
 	"scorer":    {[]string{"fleet"}, nil},
 	"prompt":    {[]string{"kvindex"}, []string{"github.com/prometheus", "github.com/zeebo/xxh3"}},
@@ -35,7 +36,7 @@ var doors = map[string]struct{ ours, outside []string }{
 		[]string{"github.com/prometheus", "golang.org/x/net"},
 	},
 	"config": {
-		[]string{"picker", "prompt", "fleet", "breaker", "admission", "kvindex", "extproc", "forward", "plugins"},
+		[]string{"picker", "prompt", "fleet", "breaker", "admission", "health", "kvindex", "extproc", "forward", "plugins"},
 		[]string{"github.com/spf13/pflag", "go.yaml.in/yaml"},
 	},
 	"plugins": {

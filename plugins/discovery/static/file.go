@@ -32,6 +32,7 @@ type entry struct {
 	DPRank    *int           `yaml:"dp_rank"`    // default none
 	Transport string         `yaml:"transport"`  // http (default), nats
 	Endpoint  string         `yaml:"endpoint"`   // host:port of the forwarder; default none
+	Ping      string         `yaml:"ping"`       // NATS subject at which the worker answers; default none
 }
 
 // Parse reads the workers of a file: a mapping with the one key workers, whose
@@ -146,7 +147,7 @@ func (e *entry) record() ([]byte, error) {
 		"disagg_mode": e.Role, "disagg_meta": meta, "status": e.Status,
 		"kv_events_endpoint": e.KVEvents, "kv_replay_endpoint": e.KVReplay,
 		"kv_block_size": e.BlockSize, "dp_size": e.DPSize, "dp_rank": e.DPRank,
-		"request_transport": e.Transport, "forwarder_endpoint": e.Endpoint,
+		"request_transport": e.Transport, "forwarder_endpoint": e.Endpoint, "ping_subject": e.Ping,
 	}
 	raw, err := json.Marshal(record)
 	if err != nil {
@@ -176,6 +177,8 @@ func yamlName(field string) string {
 		return "transport"
 	case "forwarder_endpoint":
 		return "endpoint"
+	case "ping_subject":
+		return "ping"
 	}
 	return field
 }

@@ -18,6 +18,7 @@
 //	    dp_size: 2                      # ranks behind one URL; default: none
 //	    transport: http                 # http (default), nats
 //	    endpoint: 10.0.0.1:8000         # its forwarder, as gateways reach it
+//	    ping: infera.ping.gpu-1         # NATS subject at which it answers; default: none
 //
 // The file is followed: a new version counts as soon as it is there, however it
 // was put there (written in place, renamed over, or a Kubernetes ConfigMap whose

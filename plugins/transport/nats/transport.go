@@ -59,6 +59,17 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 // Connected reports whether there is a connection to the broker.
 func (t *Transport) Connected() bool { return t.link.Load() != nil }
 
+// Ping asks at subject over the connection and returns nil when anybody answers.
+// Without a connection, and when nobody listens there, it fails at once.
+func (t *Transport) Ping(ctx context.Context, subject string) error {
+	l := t.link.Load()
+	if l == nil {
+		return errLost
+	}
+	_, err := l.nc.RequestWithContext(ctx, subject, nil)
+	return err
+}
+
 // Run keeps a connection to the broker until ctx is done, whether or not the
 // broker is there at the start. It returns nil.
 func (t *Transport) Run(ctx context.Context) error {
