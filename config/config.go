@@ -57,8 +57,10 @@ type Config struct {
 	TokenizerPath   string
 	Tokenizer       string // auto, remote, none
 	TokenizeTimeout time.Duration
-	Names           fleet.Names // aliases and adapters beside those of the records
-	Audit           audit.Config
+	// TokenizeMaxBytes is the longest prompt that is tokenized in this process.
+	TokenizeMaxBytes int
+	Names            fleet.Names // aliases and adapters beside those of the records
+	Audit            audit.Config
 
 	PDMode  string // auto, off: whether prefill/decode pairs are formed
 	Index   kvindex.Config
@@ -131,6 +133,7 @@ func Default(prog Program) *Config {
 		KVEventTopic:     "kv-events",
 		Tokenizer:        "auto",
 		TokenizeTimeout:  50 * time.Millisecond,
+		TokenizeMaxBytes: 1 << 20,
 		PDMode:           "auto",
 		Audit:            audit.DefaultConfig(),
 		Index:            kvindex.DefaultConfig(),

@@ -188,6 +188,7 @@ func (c *Config) healthRows() []setting {
 func (c *Config) prompts() []setting {
 	return []setting{
 		{name: "tokenizer", group: "Prompts", in: Both, usage: "where token ids come from: this process, when --router-tokenizer-path is on this machine, else and for what it declines a worker's /tokenize (remote); none hashes bytes; auto is remote when there are KV events to match", value: oneOf(&c.Tokenizer, "auto", "remote", "none")},
+		{name: "tokenize-max-bytes", group: "Prompts", in: Both, usage: "longest prompt, rendered, that is tokenized in this process; a longer one is approximated, with the reason too_long", value: intValue(&c.TokenizeMaxBytes, 1<<10, 64<<20)},
 		{name: "tokenize-timeout-ms", group: "Prompts", in: Both, usage: "longest wait for a worker's /tokenize; then the prompt is approximated", value: millis(&c.TokenizeTimeout, time.Millisecond, 10*time.Second)},
 		{name: "router-tokenizer-path", group: "Prompts", in: Both, usage: "tokenizer.json, or directory of one model, or of many as PATH/MODEL, whose files the engines use too; prompts are then tokenized in this process. A model id that is no path here leaves it to the workers", value: stringValue(&c.TokenizerPath)},
 		{name: "model-aliases", group: "Prompts", in: Both, usage: "NAME=MODEL with commas: further names of models, for workers whose records do not list model_aliases; vLLM's records have only the first of --served-model-name", value: mapValue(&c.Names.Aliases)},

@@ -10,6 +10,10 @@ import (
 // returns it: the limit must hold while the body arrives.
 var ErrTooLarge = errors.New("request body is over the limit; send a smaller one")
 
+// ErrTooLong is what a [Tokenizer] returns for a prompt that it does not even try,
+// because its answer would come too late.
+var ErrTooLong = errors.New("the prompt is too long to be tokenized in time")
+
 // Codes of a BadRequest.
 const (
 	CodeInvalidJSON  = "invalid_json"         // not one JSON object in valid UTF-8

@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"context"
+	"errors"
 
 	"pointsman/kvindex"
 )
@@ -14,6 +15,7 @@ const (
 	ReasonShortPrompt = "short_prompt" // no full block
 	ReasonNoEvents    = "no_events"    // no worker tells what it holds
 	ReasonNoTokens    = "no_tokens"    // the tokenizer failed: hashes of the text
+	ReasonTooLong     = "too_long"     // longer than what is tokenized: hashes of the text
 	ReasonNoMatch     = "no_match"     // no worker holds a block of it
 	ReasonMultimodal  = "multimodal"   // tokens do not tell the images: hashes of text and image keys
 	ReasonOtherPath   = "other_path"   // not an API whose prompts are understood
@@ -163,7 +165,10 @@ func (p *Preparer) tokenize(ctx context.Context, r *Request, sizes []int, out *P
 		return ReasonApprox // exact tokens would be hashed in guessed blocks: not worth a call
 	}
 	ids, err := p.tok.Tokenize(ctx, r, out.ids)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrTooLong):
+		return ReasonTooLong
+	case err != nil:
 		return ReasonNoTokens // the tokenizer counts its failures by cause
 	}
 	out.ids = ids

@@ -33,7 +33,7 @@ func (c *Core) newTokenizer(cfg *config.Config, log *slog.Logger) (prompt.Tokeni
 	rooms := []collector{workers}
 	if path := cfg.LocalTokenizer(); path != "" {
 		files := local.DefaultConfig()
-		files.Path = path
+		files.Path, files.MaxBytes = path, cfg.TokenizeMaxBytes
 		own, err := local.New(files, dialects(c.Store), log)
 		if err != nil {
 			return nil, nil, err

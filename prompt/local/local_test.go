@@ -52,7 +52,11 @@ func (w *workers) Tokenize(_ context.Context, _ *prompt.Request, dst []uint32) (
 
 func start(t *testing.T, path string, next prompt.Tokenizer) *audit.Chain {
 	t.Helper()
-	cfg := local.DefaultConfig()
+	return chain(startWith(t, path, local.DefaultConfig()), next)
+}
+
+func startWith(t *testing.T, path string, cfg local.Config) *local.Tokenizer {
+	t.Helper()
 	cfg.Path, cfg.Check = path, 10*time.Millisecond
 	dialect := func(model string) (template.Dialect, bool) { return template.VLLM, model != "unserved" }
 	tok, err := local.New(cfg, dialect, slog.New(slog.DiscardHandler))
@@ -66,7 +70,7 @@ func start(t *testing.T, path string, next prompt.Tokenizer) *audit.Chain {
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
-	return chain(tok, next)
+	return tok
 }
 
 // chain asks own, then next unless it is nil.

@@ -25,12 +25,21 @@ type Config struct {
 	// CacheBytes bounds the memory for the ids of known stretches of text.
 	// Default 64 MiB.
 	CacheBytes int
+	// MaxBytes is the longest prompt, rendered, that is tokenized; a longer one ends
+	// with the result too_long. Default 1 MiB.
+	MaxBytes int
+	// Timeout is for tokenizing one prompt, without rendering; one that takes longer
+	// ends with the result timeout. Ordinary text takes 10 ms per MiB, the worst 170.
+	// Default 250 ms.
+	Timeout time.Duration
 	// Check is how often loaded files are looked at for changes. Default 10 s.
 	Check time.Duration
 }
 
 // DefaultConfig returns a Config that lacks only its Path.
-func DefaultConfig() Config { return Config{CacheBytes: 64 << 20, Check: 10 * time.Second} }
+func DefaultConfig() Config {
+	return Config{CacheBytes: 64 << 20, MaxBytes: 1 << 20, Timeout: 250 * time.Millisecond, Check: 10 * time.Second}
+}
 
 // Validate reports all faults of c.
 func (c Config) Validate() error {
@@ -40,6 +49,12 @@ func (c Config) Validate() error {
 	}
 	if c.CacheBytes < 0 {
 		errs = append(errs, fmt.Errorf("local tokenizer: cache of %d bytes: want 0 or more", c.CacheBytes))
+	}
+	if c.MaxBytes <= 0 {
+		errs = append(errs, fmt.Errorf("local tokenizer: prompts of %d bytes at most: want at least 1", c.MaxBytes))
+	}
+	if c.Timeout <= 0 {
+		errs = append(errs, fmt.Errorf("local tokenizer: timeout %v: want more than 0", c.Timeout))
 	}
 	if c.Check <= 0 {
 		errs = append(errs, fmt.Errorf("local tokenizer: check every %v: want more than 0", c.Check))
@@ -87,8 +102,8 @@ func (t *Tokenizer) OnLoad(f func(model string, err error)) { t.loaded = f }
 
 // Tokenize appends the ids of r's prompt to dst: exactly those of the engine, or
 // it returns an error and dst as it was.
-func (t *Tokenizer) Tokenize(_ context.Context, r *prompt.Request, dst []uint32) ([]uint32, error) {
-	out, err := t.tokenize(r, dst)
+func (t *Tokenizer) Tokenize(ctx context.Context, r *prompt.Request, dst []uint32) ([]uint32, error) {
+	out, err := t.tokenize(ctx, r, dst)
 	if err != nil {
 		t.metrics.results.WithLabelValues(cause(err)).Inc()
 		return dst, err
@@ -117,6 +132,14 @@ func cause(err error) string {
 		return "loading"
 	case errors.Is(err, errNoModel):
 		return "no_model"
+	case errors.Is(err, prompt.ErrTooLong):
+		return "too_long"
+	case errors.Is(err, tokens.ErrStopped):
+		return "timeout"
+	case errors.Is(err, tokens.ErrInvalidText), errors.Is(err, template.ErrInput):
+		return "invalid_input"
+	case errors.Is(err, template.ErrLimit):
+		return "limit"
 	case errors.Is(err, template.ErrTemplate):
 		return "template"
 	case errors.Is(err, ErrDeclined):
@@ -125,9 +148,12 @@ func cause(err error) string {
 	return "failed"
 }
 
-func (t *Tokenizer) tokenize(r *prompt.Request, dst []uint32) ([]uint32, error) {
-	if declined(r) {
+func (t *Tokenizer) tokenize(ctx context.Context, r *prompt.Request, dst []uint32) ([]uint32, error) {
+	switch {
+	case declined(r):
 		return dst, ErrDeclined
+	case rawSize(r) > longestEscape*t.cfg.MaxBytes:
+		return dst, prompt.ErrTooLong
 	}
 	d, ok := t.dialect(r.Base)
 	if !ok {
@@ -144,7 +170,22 @@ func (t *Tokenizer) tokenize(r *prompt.Request, dst []uint32) ([]uint32, error) 
 	if *text, specials, err = m.text(*text, r, d); err != nil {
 		return dst, err
 	}
-	return t.cache.Encode(m.tokens, dst, *text, specials)
+	if len(*text) > t.cfg.MaxBytes {
+		return dst, prompt.ErrTooLong
+	}
+	stop := tokens.Stop{Done: ctx.Done(), Until: time.Now().Add(t.cfg.Timeout)}
+	return t.cache.EncodeUntil(stop, m.tokens, dst, *text, specials)
+}
+
+// longestEscape is how many bytes of JSON a byte of text can take.
+const longestEscape = len(`\u0041`)
+
+// rawSize is how much JSON is rendered for r.
+func rawSize(r *prompt.Request) int {
+	if p, ok := r.Prompt(); ok {
+		return len(p.Raw())
+	}
+	return len(r.Raw("messages")) + len(r.Raw("tools")) + len(r.Raw("documents"))
 }
 
 // declined reports whether the engine would make something of r that is not

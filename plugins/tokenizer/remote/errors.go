@@ -13,7 +13,7 @@ import (
 // Why there are no token ids. All of them mean: approximate.
 var (
 	ErrUnsupported = errors.New("this request renders otherwise than /tokenize can tell")
-	ErrTooLong     = errors.New("the prompt is too long to be tokenized in time")
+	ErrTooLong     = prompt.ErrTooLong
 	ErrNoWorker    = errors.New("no active worker of the model")
 	ErrSkipped     = errors.New("the model's workers failed to tokenize and are left alone for a while")
 	ErrBusy        = errors.New("too many tokenizations are open")
