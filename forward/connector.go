@@ -41,6 +41,14 @@ type Connector interface {
 	RequestID(p *Pair) string
 }
 
+// Aborter is a [Connector] whose engines can be told to give a leg up, for those
+// that do not see each closed connection (failover 4.4).
+type Aborter interface {
+	// Abort returns the path and the body of the POST that ends p's leg on w; a
+	// nil body when w's engine knows none.
+	Abort(p *Pair, w *fleet.Worker) (target string, body []byte)
+}
+
 // Errors of connectors.
 var (
 	// ErrHandoff says that a prefill answer does not hold what the decode leg

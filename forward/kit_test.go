@@ -103,9 +103,11 @@ func (e *engine) serve(c net.Conn) {
 			return
 		}
 		r := receipt{head: head, body: body}
-		e.mu.Lock()
-		e.receipts = append(e.receipts, r)
-		e.mu.Unlock()
+		if head.URL.Path != "/abort_request" { // is about a delivery, and none itself
+			e.mu.Lock()
+			e.receipts = append(e.receipts, r)
+			e.mu.Unlock()
+		}
 		if !e.script(c, r) {
 			return
 		}

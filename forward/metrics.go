@@ -26,6 +26,7 @@ type metrics struct {
 	ttft          prometheus.Histogram
 	truncated     *prometheus.CounterVec
 	missingDone   prometheus.Counter
+	aborts        prometheus.Counter
 	prefills      prometheus.Counter
 	prefillFaults *prometheus.CounterVec
 	redispatches  prometheus.Counter
@@ -72,6 +73,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 			Help: "Streams that broke after their first byte, by the code of the error event.",
 		}, []string{"code"}),
 		missingDone: counter("infera_router_missing_done_total", "Streams without [DONE] taken as complete for their finish reasons."),
+		aborts:      counter("pointsman_forward_leg_aborts_total", "Requests that tell an engine to give up a leg of a pair."),
 		prefills:    counter("pointsman_forward_prefills_total", "Prefill legs sent."),
 		prefillFaults: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pointsman_forward_prefill_failures_total",
@@ -89,7 +91,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 func (s *Server) Register(reg prometheus.Registerer) error {
 	m := s.metrics
 	for _, c := range []prometheus.Collector{
-		m.duration, m.inflight, m.attempts, m.retries, m.ttft, m.truncated, m.missingDone, m.prefills, m.prefillFaults, m.redispatches, m.decodeDials, m.gone, m.bytesIn, m.bytesOut, m.buffered,
+		m.duration, m.inflight, m.attempts, m.retries, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.decodeDials, m.gone, m.bytesIn, m.bytesOut, m.buffered,
 	} {
 		if err := reg.Register(c); err != nil {
 			return err

@@ -25,6 +25,9 @@ const (
 	decodeDials  = 2                      // workers that a finished prefill leg's KV cache is offered to (failover 2B)
 )
 
+// errLeftOver ends a prefill leg that goes on behind its decode leg's end.
+var errLeftOver = errors.New("the decode leg is complete")
+
 // legs is one attempt at a request with a pair of workers.
 //
 // The engines wait for each other, for minutes if need be: so a leg that fails
@@ -125,24 +128,28 @@ func (l *legs) concurrent() error {
 		}
 		if _, failed = l.runPrefill(ctx, pre); failed != nil {
 			l.fail(&legError{failed})
+			if errors.Is(context.Cause(ctx), errLeftOver) {
+				l.abort(l.pair.Prefill, errLeftOver)
+			}
 		}
 	})
-	unbound := context.AfterFunc(l.a.ctx, func() { cancel(context.Cause(l.a.ctx)) })
+	// The decode leg is given up first: a prefill leg that went before it would
+	// leave it to wait for what never comes.
 	err = l.decode(dec)
 	if err != nil {
 		first := l.hear(err, ended)
+		l.abort(l.pair.Decode, err)
 		cancel(context.Canceled)
 		<-ended // no leg of a failed attempt is left when the next one begins
+		l.abort(l.pair.Prefill, failed)
 		l.notePrefill()
 		if first && failed != nil {
 			return &legError{failed}
 		}
 		return err
 	}
-	if unbound() {
-		timer := time.AfterFunc(prefillGrace, func() { cancel(context.Canceled) })
-		context.AfterFunc(ctx, func() { timer.Stop() })
-	}
+	timer := time.AfterFunc(prefillGrace, func() { cancel(errLeftOver) })
+	context.AfterFunc(ctx, func() { timer.Stop() })
 	return nil
 }
 

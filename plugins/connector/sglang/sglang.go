@@ -19,7 +19,10 @@ const Protocol = "sglang-bootstrap"
 // any number of goroutines.
 type Connector struct{}
 
-var _ forward.Connector = Connector{}
+var (
+	_ forward.Connector = Connector{}
+	_ forward.Aborter   = Connector{}
+)
 
 // Topology returns [forward.Concurrent].
 func (Connector) Topology() forward.Topology { return forward.Concurrent }
@@ -30,7 +33,7 @@ func (Connector) Prefill(p *forward.Pair, body *forward.Object) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	return body.With(fields...), nil
+	return body.With(append(fields, named(p, p.Prefill)...)...), nil
 }
 
 // Decode returns the same body; an SGLang engine is also told which rank of the
@@ -43,7 +46,28 @@ func (Connector) Decode(p *forward.Pair, body, _ *forward.Object) ([]byte, error
 	if rank := p.DPRank(); rank >= 0 && p.Decode.Engine == fleet.SGLang {
 		fields = append(fields, forward.Field{Name: "disagg_prefill_dp_rank", Value: forward.Number(rank)})
 	}
-	return body.With(fields...), nil
+	return body.With(append(fields, named(p, p.Decode)...)...), nil
+}
+
+// Abort returns SGLang's POST /abort_request. It ends every request whose rid
+// begins with the one it names: those of all pairs have the same length.
+func (Connector) Abort(p *forward.Pair, w *fleet.Worker) (target string, body []byte) {
+	if w.Engine != fleet.SGLang {
+		return "", nil
+	}
+	return "/abort_request", append(append([]byte(`{"rid":`), forward.Quote(rid(p))...), '}')
+}
+
+// rid is what an SGLang engine calls a leg: it reads no header for it.
+func rid(p *forward.Pair) string { return p.UUID(0, false) }
+
+// named gives a leg on w the name by which it can be aborted. A client's own rid
+// could be the beginning of another request's.
+func named(p *forward.Pair, w *fleet.Worker) []forward.Field {
+	if w.Engine != fleet.SGLang {
+		return nil
+	}
+	return []forward.Field{{Name: "rid", Value: forward.Quote(rid(p))}}
 }
 
 // RequestID returns "".
