@@ -6,6 +6,8 @@ TRACE  ?=
 ENVOY  := .tools/envoy-1.40.0/envoy
 LINT   := .tools/bin/golangci-lint
 BINS   := bin/epp bin/forwarder bin/pointsman bin/simworker
+# bash exports no SECONDS, so that only make's command line sets it.
+CHAOS_SECONDS = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 BUILD  := CGO_ENABLED=0 $(GO) build -trimpath
 
 .PHONY: help
@@ -67,6 +69,14 @@ bench-nats: bin/pointsman ## requests over NATS beside HTTP to the same instant 
 .PHONY: bench-forward
 bench-forward: build ## the forwarder in direct mode beside a direct connection and a reference proxy
 	bin/pointsman bench forward --forwarder bin/forwarder
+
+.PHONY: chaos
+chaos: build tools ## break a whole fleet by a seeded schedule and check invariants (SEED=1, SECONDS=60): JSON as its last line
+	bin/pointsman chaos --bin bin --envoy $(ENVOY) --seed $(or $(SEED),1) --seconds $(CHAOS_SECONDS)
+
+.PHONY: soak
+soak: build tools ## the same for MINUTES=10 on one fleet, looking for leaks
+	bin/pointsman soak --bin bin --envoy $(ENVOY) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),10)
 
 .PHONY: bench-tokens
 bench-tokens: bin/pointsman ## the tokenizers beside PyPI tokenizers, on a real model's files from npm

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -39,3 +40,6 @@ func isTerminal(w io.Writer) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
+
+// secondsOf returns s seconds.
+func secondsOf(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

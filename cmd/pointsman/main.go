@@ -30,6 +30,8 @@ func commands() []command {
 		{"fleet", "print the workers that a forwarder or an EPP has found", fleetCommand},
 		{"tokens", "print what the router makes of a request body, and whether a worker agrees", tokensCommand},
 		{"doctor", "check a running deployment and say what to do about what is wrong", doctor},
+		{"chaos", "break a whole fleet on this machine by a seeded schedule, and check what came of it", chaosCommand},
+		{"soak", "break that fleet for minutes, and look for what it does not let go of", soakCommand},
 		{"bench", "measure the index, the picker and the ext-proc door", benchCommand},
 	}
 }

@@ -257,6 +257,10 @@ func (e *Engine) answer(w http.ResponseWriter, r *http.Request, a api, raw []byt
 		reject(w, rc, aerr)
 		return
 	}
+	if aerr = stampJob(b, j, rc); aerr != nil {
+		reject(w, rc, aerr)
+		return
+	}
 	rc.update(func(r *Receipt) { r.Model, r.Stream, r.N = j.model, j.stream, len(j.choices) })
 	defer e.abandon(j)
 	if leg != nil {

@@ -24,6 +24,10 @@ type Config struct {
 	EPPArgs       []string
 	ForwarderArgs []string
 
+	// Proxied puts a fault proxy before every engine, the broker and etcd; see
+	// [Stack.Proxies].
+	Proxied bool
+
 	// Unguarded takes out of the bootstrap the filter that removes clients' routing
 	// headers, so that the EPP alone must keep them from steering.
 	Unguarded bool
@@ -42,6 +46,7 @@ type WorkerConfig struct {
 	BlockSize int    // 0 is 16
 	Role      string // mixed, prefill or decode; "" is mixed
 	Protocol  string // how it meets its partner; "" for none
+	Direct    bool   // requests come over HTTP although there is a broker
 	Args      []string
 }
 
@@ -86,6 +91,9 @@ func (c *Config) validate() error {
 	}
 	if n := len(c.Workers); n == 0 || n > maxWorkers {
 		errs = append(errs, fmt.Errorf("%d workers: give 1 to %d", n, maxWorkers))
+	}
+	if c.Proxied && len(c.Workers) > behind {
+		errs = append(errs, fmt.Errorf("%d workers behind proxies: give at most %d", len(c.Workers), behind))
 	}
 	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,10 @@ const (
 	firstWorker = 10
 	natsHost    = firstWorker + maxWorkers
 
+	behind        = maxWorkers / 2 // from a proxied worker's host to its engine's own
+	natsProxyHost = natsHost + 1
+	etcdProxyHost = natsHost + 2
+
 	gatewayPort = "8080"
 	envoyAdmin  = "9901"
 	grpcPort    = "9002"
@@ -28,6 +33,7 @@ const (
 	replayPort  = "20100"
 	forwardPort = "8000"
 	natsPort    = "4222"
+	etcdPort    = "2379"
 	pdPort      = "8998"
 )
 
@@ -100,33 +106,49 @@ func (s *Stack) newWorker(i int, cfg WorkerConfig) *Worker {
 		cfg.BlockSize = 16
 	}
 	host := s.net.addr(firstWorker + i)
+	own := host // where the engine itself is
+	if s.cfg.Proxied {
+		own = s.net.addr(firstWorker + behind + i)
+	}
 	w := &Worker{
 		ID: host + ":" + enginePort, Config: cfg,
-		URL: "http://" + host + ":" + enginePort, Control: "http://" + host + ":" + controlPort,
+		URL: "http://" + host + ":" + enginePort, Control: "http://" + own + ":" + controlPort,
 		Destination: host + ":" + forwardPort, ForwarderURL: "http://" + host + ":" + forwardPort,
 		ForwarderAdmin: "http://" + host + ":" + metricsPort,
 	}
 	w.Engine.Name, w.Engine.dir = "worker-"+strconv.Itoa(i), s.Dir
-	w.Engine.argv = append(s.engineArgs(host, cfg), cfg.Args...)
-	w.Engine.ready = httpOK(s.client, w.URL+"/health")
+	w.Engine.argv = append(s.engineArgs(host, own, cfg), cfg.Args...)
+	w.Engine.ready = httpOK(s.client, "http://"+own+":"+enginePort+"/health")
 
 	w.Forwarder.Name, w.Forwarder.dir = "forwarder-"+strconv.Itoa(i), s.Dir
 	w.Forwarder.argv = slices.Concat([]string{
 		filepath.Join(s.cfg.Bin, "forwarder"),
 		"--host", host, "--port", forwardPort, "--metrics-port", metricsPort, "--router-mode", "direct",
-		"--discovery-backend", "etcd", "--etcd-endpoint", s.Etcd.Endpoint,
+		"--discovery-backend", "etcd", "--etcd-endpoint", s.etcdFor(),
 		"--log-level", "debug",
 	}, s.requestFlags(), s.eventFlags(), s.cfg.ForwarderArgs)
 	w.Forwarder.ready = httpOK(s.client, w.ForwarderURL+"/ready")
 	return w
 }
 
-// requestFlags say how requests reach the engines, to forwarders and engines.
+// requestFlags say how requests reach the engines, to forwarders.
 func (s *Stack) requestFlags() []string {
 	if s.Broker == nil {
 		return []string{"--request-transport", "http"}
 	}
-	return []string{"--request-transport", "nats", "--nats-server", s.Broker.URL}
+	server := s.Broker.URL
+	if s.cfg.Proxied {
+		server = "nats://" + net.JoinHostPort(s.net.addr(natsProxyHost), natsPort)
+	}
+	return []string{"--request-transport", "nats", "--nats-server", server}
+}
+
+// etcdFor is where the forwarders find etcd.
+func (s *Stack) etcdFor() string {
+	if s.cfg.Proxied {
+		return "http://" + net.JoinHostPort(s.net.addr(etcdProxyHost), etcdPort)
+	}
+	return s.Etcd.Endpoint
 }
 
 // eventFlags say how cache events come, to EPPs and forwarders.
@@ -138,14 +160,14 @@ func (s *Stack) eventFlags() []string {
 }
 
 // engineArgs is simworker's command line.
-func (s *Stack) engineArgs(host string, cfg WorkerConfig) []string {
+func (s *Stack) engineArgs(host, own string, cfg WorkerConfig) []string {
 	lease := s.cfg.Lease
 	if lease == 0 {
 		lease = 30 * time.Second
 	}
 	args := []string{
 		filepath.Join(s.cfg.Bin, "simworker"),
-		"--host", host, "--port", enginePort, "--control-port", controlPort,
+		"--host", own, "--advertise-host", host, "--port", enginePort, "--control-port", controlPort,
 		"--model", cfg.Model, "--engine", cfg.Engine, "--block-size", strconv.Itoa(cfg.BlockSize),
 		"--kv-events-port", eventsPort, "--kv-replay-port", replayPort,
 		"--discovery-backend", "etcd", "--etcd-endpoint", s.Etcd.Endpoint,
@@ -159,6 +181,12 @@ func (s *Stack) engineArgs(host string, cfg WorkerConfig) []string {
 	}
 	if cfg.Protocol != "" {
 		args = append(args, "--pd-protocol", cfg.Protocol, "--pd-port", pdPort)
+	}
+	if cfg.Direct {
+		return append(args, "--request-transport", "http")
+	}
+	if s.Broker != nil {
+		return append(args, "--request-transport", "nats", "--nats-server", s.Broker.URL)
 	}
 	return append(args, s.requestFlags()...)
 }

@@ -112,6 +112,13 @@ func (p *Process) Err() error {
 // end it: nothing is drained or deregistered.
 func (p *Process) Kill() { p.end(syscall.SIGKILL, 0) }
 
+// Pause stops the child in its tracks with SIGSTOP: its connections stay open and
+// silent. Resume lets it go on. Neither does anything to a child that has ended.
+func (p *Process) Pause() { _ = p.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Resume ends what Pause began.
+func (p *Process) Resume() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
+
 // Stop sends SIGTERM, waits up to patience for an orderly end, then kills. It
 // returns an error if it had to kill.
 func (p *Process) Stop(patience time.Duration) error {

@@ -23,6 +23,7 @@ type Stack struct {
 	EPPs    []*EPP
 	Workers []*Worker
 	Envoy   *Service
+	Proxies *Proxies // nil unless asked for
 
 	cfg    Config
 	net    *subnet
@@ -74,6 +75,11 @@ func prepare(cfg Config) (*Stack, error) {
 	}
 	for i, w := range cfg.Workers {
 		s.Workers = append(s.Workers, s.newWorker(i, w))
+	}
+	if cfg.Proxied {
+		if s.Proxies, err = s.newProxies(); err != nil {
+			return nil, errors.Join(err, s.net.release())
+		}
 	}
 	s.Envoy, err = s.newEnvoy()
 	if err != nil {
@@ -238,6 +244,9 @@ func (s *Stack) Close() error {
 	errs := []error{s.Check()}
 	for _, service := range s.services() {
 		service.Kill()
+	}
+	if s.Proxies != nil {
+		s.Proxies.close()
 	}
 	s.Etcd.Stop()
 	if s.Broker != nil {

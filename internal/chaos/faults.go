@@ -1,0 +1,148 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"pointsman/internal/history"
+)
+
+// breakage carries out a schedule.
+type breakage struct {
+	f    *fleet
+	load *load
+	out  io.Writer // progress
+
+	mu     sync.Mutex
+	faults []history.Fault
+	errs   []error
+}
+
+// run does every step at its time and returns when all are healed.
+func (b *breakage) run(ctx context.Context, plan Schedule, start time.Time) {
+	var wg sync.WaitGroup
+	for _, s := range plan {
+		wg.Go(func() {
+			if !wait(ctx, time.Until(start.Add(s.At))) {
+				return
+			}
+			b.step(ctx, s, start)
+		})
+	}
+	wg.Wait()
+}
+
+func (b *breakage) step(ctx context.Context, s Step, start time.Time) {
+	fault := history.Fault{Kind: string(s.Kind), From: time.Now()}
+	if s.Target >= 0 && s.Kind != EPPRestart {
+		fault.Worker = b.f.Workers[s.Target].ID
+	}
+	b.say("%6.2fs %s", time.Since(start).Seconds(), s)
+	err := b.begin(ctx, s)
+	wait(ctx, s.For)
+	// What is broken is healed even when the run is being given up.
+	if healed := b.heal(context.WithoutCancel(ctx), s); err == nil {
+		err = healed
+	}
+	fault.To = time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.faults = append(b.faults, fault)
+	if err != nil {
+		b.errs = append(b.errs, fmt.Errorf("%s: %w", s, err))
+	}
+}
+
+func (b *breakage) say(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	fmt.Fprintf(b.out, format+"\n", args...)
+}
+
+// wait returns false when ctx ends first.
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// overNATS reports whether requests reach worker i through the broker: then its
+// connections are not the proxy's.
+func (b *breakage) overNATS(i int) bool { return !b.f.Workers[i].Config.Direct }
+
+func (b *breakage) begin(ctx context.Context, s Step) error {
+	f := b.f
+	switch s.Kind {
+	case Kill:
+		return f.kill(ctx, s.Target)
+	case Pause:
+		f.Workers[s.Target].Engine.Process().Pause()
+	case Refuse:
+		if b.overNATS(s.Target) {
+			return f.fault(ctx, s.Target, "refuse")
+		}
+		f.Proxies.Workers[s.Target].Refuse()
+	case Reset:
+		if b.overNATS(s.Target) {
+			return f.fault(ctx, s.Target, "reset")
+		}
+		return f.Proxies.Workers[s.Target].Reset()
+	case Status500:
+		return f.fault(ctx, s.Target, "status:500")
+	case Cut:
+		return f.fault(ctx, s.Target, "cut_after:3")
+	case LeaseLoss:
+		return f.loseLease(ctx, f.Workers[s.Target].ID)
+	case NATSPartition:
+		return f.Proxies.Broker.Silence()
+	case NATSRestart:
+		f.Broker.Stop()
+	case Reload:
+		if s.For > meanFault {
+			return f.configure(badSettings)
+		}
+		return f.configure(goodSettings(4))
+	case EPPRestart:
+		return f.EPPs[s.Target].Stop(stopTime)
+	case ClientCancel:
+		b.load.leaveAll()
+	}
+	return nil
+}
+
+func (b *breakage) heal(ctx context.Context, s Step) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	f := b.f
+	switch s.Kind {
+	case Kill:
+		return f.Workers[s.Target].Engine.Start(ctx)
+	case Pause:
+		f.Workers[s.Target].Engine.Process().Resume()
+	case Refuse, Reset:
+		if b.overNATS(s.Target) {
+			return f.fault(ctx, s.Target, "ok")
+		}
+		return f.Proxies.Workers[s.Target].Heal()
+	case Status500, Cut:
+		return f.fault(ctx, s.Target, "ok")
+	case NATSPartition:
+		return f.Proxies.Broker.Heal()
+	case NATSRestart:
+		return f.Broker.Start(ctx)
+	case Reload:
+		return f.configure(goodSettings(3))
+	case EPPRestart:
+		return f.EPPs[s.Target].Start(ctx)
+	case LeaseLoss, ClientCancel:
+	}
+	return nil
+}

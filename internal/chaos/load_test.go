@@ -1,0 +1,45 @@
+package chaos
+
+import (
+	"strings"
+	"testing"
+
+	"pointsman/internal/history"
+)
+
+func TestAClientSeesWhatAStreamSays(t *testing.T) {
+	const a, b = "data: {\"choices\":[{\"delta\":{\"content\":\"r/m1/0 \"}}]}\n\n", "data: {\"choices\":[{\"delta\":{\"content\":\"r/m1/1 \"}}]}\n\n"
+	const failure = "data: {\"error\":{\"message\":\"it broke\",\"code\":\"upstream_reset\"}}\n\n"
+	tests := []struct {
+		name, body         string
+		done, errors, late int
+		text               string
+		bad                bool
+	}{
+		{name: "a good end", body: a + b + "data: [DONE]\n\n", done: 1, text: "r/m1/0 r/m1/1 "},
+		{name: "an error event", body: a + failure, errors: 1, text: "r/m1/0 "},
+		{name: "no end", body: a, text: "r/m1/0 "},
+		{name: "two ends", body: a + "data: [DONE]\n\ndata: [DONE]\n\n", done: 2, late: 1, text: "r/m1/0 "},
+		{name: "an error behind the end", body: a + "data: [DONE]\n\n" + failure, done: 1, errors: 1, late: 1, text: "r/m1/0 "},
+		{name: "half an event", body: a + "data: {\"choi\n\n", text: "r/m1/0 ", bad: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var r history.Request
+			err := readStream(strings.NewReader(tt.body), &r)
+			if r.Done != tt.done || r.Errors != tt.errors || r.Late != tt.late || r.Text != tt.text || (err != nil) != tt.bad {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	}
+}
+
+func TestAClientTellsAWholeBodyFromAnError(t *testing.T) {
+	var whole, refused, plain history.Request
+	_ = readWhole([]byte(`{"choices":[{"message":{"content":"r/m1/0 "}}]}`), &whole)
+	_ = readWhole([]byte(`{"error":{"message":"no","code":"no_worker"}}`), &refused)
+	_ = readWhole([]byte("upstream connect error"), &plain)
+	if !whole.Whole || whole.Text != "r/m1/0 " || refused.Whole || refused.Code != "no_worker: no" || plain.Whole || plain.Code == "" {
+		t.Errorf("%+v\n%+v\n%+v", whole, refused, plain)
+	}
+}

@@ -1,0 +1,199 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// invariant is one rule: it calls broken for each violation.
+type invariant struct {
+	name  string
+	check func(*view, func(format string, args ...any))
+}
+
+func invariants() []invariant {
+	return []invariant{
+		{"I1", oneTerminal},
+		{"I2", noReplay},
+		{"I3", oneCompletion},
+		{"I4", oneGeneration},
+		{"I5", fewAttempts},
+		{"I6", nothingHeld},
+		{"I7", allCounted},
+		{"I8", openMeansOut},
+		{"I9", isolation},
+		{"I10", abortsArrive},
+		{"I11", allReturn},
+		{"I12", success},
+	}
+}
+
+// Check returns what is wrong with h, by invariant; those that hold are absent.
+func Check(h *History, l Limits) map[string][]string {
+	v := newView(h, l)
+	found := map[string][]string{}
+	for _, i := range invariants() {
+		i.check(v, func(format string, args ...any) {
+			found[i.name] = append(found[i.name], fmt.Sprintf(format, args...))
+		})
+	}
+	return found
+}
+
+// view is a history with what is looked up often.
+type view struct {
+	*History
+	limits   Limits
+	receipts map[string][]*Receipt // by request ID
+	workers  map[string]Worker
+}
+
+func newView(h *History, l Limits) *view {
+	v := &view{History: h, limits: l, receipts: map[string][]*Receipt{}, workers: map[string]Worker{}}
+	for i := range h.Receipts {
+		r := &h.Receipts[i]
+		v.receipts[r.Request] = append(v.receipts[r.Request], r)
+	}
+	for _, w := range h.Workers {
+		v.workers[w.ID] = w
+	}
+	return v
+}
+
+// disturbed reports whether a fault concerned the worker within [from, to], or,
+// with "", all workers.
+func (v *view) disturbed(worker string, from, to time.Time) bool {
+	return slices.ContainsFunc(v.Faults, func(f Fault) bool {
+		return (f.Worker == worker || f.Worker == "") && f.From.Before(to) && f.To.Add(v.limits.Aftermath).After(from)
+	})
+}
+
+// oneTerminal is I1: each request ends in exactly one of a good end, an error
+// event, an HTTP error, or the client's leaving. A plain body that broke has no
+// other way to say so than a broken connection.
+func oneTerminal(v *view, broken func(string, ...any)) {
+	for i := range v.Requests {
+		r := &v.Requests[i]
+		if r.Done+r.Errors > 1 || r.Late > 0 {
+			broken("%s: %d [DONE], %d error events, %d events behind the end", r.ID, r.Done, r.Errors, r.Late)
+			continue
+		}
+		if !r.Canceled.IsZero() {
+			continue
+		}
+		switch {
+		case r.Status == 0:
+			broken("%s: no answer", r.ID)
+		case r.Status != 200:
+			if r.Status < 400 {
+				broken("%s: status %d", r.ID, r.Status)
+			}
+		case r.Stream && r.Done+r.Errors == 0:
+			broken("%s: the stream ended without a terminal (broken: %v)", r.ID, r.Broken)
+		case r.Stream && r.Broken:
+			broken("%s: the connection broke behind the terminal", r.ID)
+		case !r.Stream && !r.Whole && !r.Broken:
+			broken("%s: half a body that looks whole", r.ID)
+		}
+	}
+}
+
+// noReplay is I2: no attempt begins once the client has a byte of the answer.
+func noReplay(v *view, broken func(string, ...any)) {
+	for i := range v.Requests {
+		r := &v.Requests[i]
+		if r.FirstByte.IsZero() {
+			continue
+		}
+		for _, rc := range v.receipts[r.ID] {
+			if rc.Received.After(r.FirstByte) {
+				broken("%s: attempt %s at %s %v behind the first byte", r.ID, rc.Attempt, rc.Worker, rc.Received.Sub(r.FirstByte))
+			}
+		}
+	}
+}
+
+// oneCompletion is I3: at most one attempt of a request runs to its end. The
+// prefill leg of a pair may be repeated: it computes nothing but a cache.
+func oneCompletion(v *view, broken func(string, ...any)) {
+	for i := range v.Requests {
+		n := 0
+		for _, rc := range v.receipts[v.Requests[i].ID] {
+			if rc.Complete && rc.Leg != "prefill" {
+				n++
+			}
+		}
+		if n > 1 {
+			broken("%s: %d completed attempts", v.Requests[i].ID, n)
+		}
+	}
+}
+
+// oneGeneration is I4: the text is the beginning of one attempt's tokens, in
+// their order; a good answer's attempt is one that some engine knows.
+func oneGeneration(v *view, broken func(string, ...any)) {
+	for i := range v.Requests {
+		r := &v.Requests[i]
+		attempt := ""
+		for k, token := range strings.Fields(r.Text) {
+			at := strings.LastIndexByte(token, '/')
+			if at < 0 {
+				broken("%s: token %q is no stamp", r.ID, token)
+				break
+			}
+			if k == 0 {
+				attempt = token[:at]
+			}
+			n, err := strconv.Atoi(token[at+1:])
+			if token[:at] != attempt || err != nil || n != k || !strings.HasPrefix(attempt, r.ID+"/") {
+				broken("%s: token %d is %q, want number %d of attempt %q", r.ID, k, token, k, attempt)
+				break
+			}
+		}
+	}
+}
+
+// fewAttempts is I5: no leg is dispatched more often than the cap says.
+func fewAttempts(v *view, broken func(string, ...any)) {
+	for i := range v.Requests {
+		legs := map[string]int{}
+		for _, rc := range v.receipts[v.Requests[i].ID] {
+			legs[rc.Leg]++
+		}
+		for leg, n := range legs {
+			if n > v.limits.Attempts {
+				broken("%s: %d %s attempts", v.Requests[i].ID, n, leg)
+			}
+		}
+	}
+}
+
+// nothingHeld is I6: when all is quiet nothing is in flight, queued or reserved.
+func nothingHeld(v *view, broken func(string, ...any)) {
+	for _, g := range v.Gauges {
+		if g.Value != 0 {
+			broken("%s: %s is %v", g.Source, g.Name, g.Value)
+		}
+	}
+}
+
+// allCounted is I7: the forwarders' outcomes sum up to the requests they were
+// given. Of a request whose client left nobody can tell how far it had come.
+func allCounted(v *view, broken func(string, ...any)) {
+	certain, perhaps := 0, 0
+	for i := range v.Requests {
+		r := &v.Requests[i]
+		switch {
+		case r.Forwarded:
+			certain++
+		case !r.Canceled.IsZero(), r.Status == 0:
+			perhaps++
+		}
+	}
+	if n := int(v.Counted); n < certain || n > certain+perhaps {
+		broken("the outcomes sum up to %d; %d requests were answered by forwarders, and %d may have been", n, certain, perhaps)
+	}
+}

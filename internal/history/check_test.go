@@ -1,0 +1,103 @@
+package history
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+)
+
+var epoch = time.Unix(1000, 0) //nolint:gochecknoglobals // a constant
+
+func at(s float64) time.Time { return epoch.Add(time.Duration(s * float64(time.Second))) }
+
+// good is a run of one stream over a mixed worker, one plain answer over a pair,
+// a client that left, and a fault of a third worker.
+func good() *History {
+	return &History{
+		Workers: []Worker{{"m1", "m", "mixed"}, {"m2", "m", "mixed"}, {"p", "pd", "prefill"}, {"d", "pd", "decode"}},
+		Requests: []Request{
+			{ID: "a", Model: "m", Stream: true, Sent: at(0), FirstByte: at(0.2), End: at(1), Status: 200, Text: "a/m1/0 a/m1/1 ", Done: 1, Forwarded: true},
+			{ID: "b", Model: "pd", Sent: at(0), FirstByte: at(1), End: at(1), Status: 200, Text: "b/d1/0 b/d1/1", Whole: true, Forwarded: true},
+			{ID: "c", Model: "m", Stream: true, Sent: at(2), Canceled: at(2.5), End: at(2.5)},
+			{ID: "d", Model: "m", Stream: true, Sent: at(11), FirstByte: at(11.1), End: at(12), Status: 200, Done: 1, Forwarded: true},
+		},
+		Receipts: []Receipt{
+			{Worker: "m1", Request: "a", Attempt: "a/m1", Leg: "mixed", Received: at(0.1), Ended: at(1), Complete: true},
+			{Worker: "p", Request: "b", Attempt: "b/p1", Leg: "prefill", Received: at(0.1), Ended: at(0.3), Complete: true},
+			{Worker: "d", Request: "b", Attempt: "b/d1", Leg: "decode", Received: at(0.1), Ended: at(0.9), Complete: true},
+			{Worker: "m1", Request: "c", Attempt: "c/m1", Leg: "mixed", Received: at(2.1), Ended: at(2.6)},
+			{Worker: "m2", Request: "d", Attempt: "d/m1", Leg: "mixed", Received: at(11), Ended: at(12), Complete: true},
+		},
+		Faults:  []Fault{{Kind: "kill", Worker: "m2", From: at(3), To: at(5)}},
+		Samples: []Sample{{At: at(3), Source: "epp", Open: []string{"m2"}}, {At: at(5), Source: "epp", Open: []string{"m2"}}, {At: at(6), Source: "epp"}},
+		Gauges:  []Gauge{{Source: "epp", Name: "in_flight"}},
+		Counted: 4, Healed: at(5), Settled: at(10), End: at(13),
+	}
+}
+
+func TestAGoodRunBreaksNoInvariant(t *testing.T) {
+	if found := Check(good(), DefaultLimits()); len(found) != 0 {
+		t.Errorf("%v", found)
+	}
+}
+
+func TestEachInvariantFailsWhenItIsBroken(t *testing.T) {
+	tests := []struct {
+		name string
+		want string
+		harm func(*History)
+	}{
+		{"a stream with [DONE] and an error event", "I1", func(h *History) { h.Requests[0].Errors = 1 }},
+		{"a stream with two [DONE]", "I1", func(h *History) { h.Requests[0].Done = 2 }},
+		{"a stream that ends without a terminal", "I1", func(h *History) { h.Requests[0].Done = 0 }},
+		{"an event behind the terminal", "I1", func(h *History) { h.Requests[0].Late = 1 }},
+		{"no answer at all", "I1", func(h *History) { h.Requests[3].Status, h.Requests[3].Done, h.Settled = 0, 0, time.Time{} }},
+		{"half of a plain body that ends well", "I1", func(h *History) { h.Requests[1].Whole = false; h.Faults[0].Worker = "p"; h.Faults[0].From = at(0) }},
+		{"a second attempt after the first byte", "I2", func(h *History) {
+			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "a", Attempt: "a/m2", Leg: "mixed", Received: at(0.5), Ended: at(0.6)})
+		}},
+		{"two attempts that both ran to their end", "I3", func(h *History) {
+			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "a", Attempt: "a/m2", Leg: "mixed", Received: at(0.15), Ended: at(1), Complete: true})
+		}},
+		{"tokens of two attempts in one text", "I4", func(h *History) { h.Requests[0].Text = "a/m1/0 a/m2/1" }},
+		{"a repeated token", "I4", func(h *History) { h.Requests[0].Text = "a/m1/0 a/m1/0" }},
+		{"a missing token", "I4", func(h *History) { h.Requests[0].Text = "a/m1/0 a/m1/2" }},
+		{"the text of another request", "I4", func(h *History) { h.Requests[0].Text = "b/d1/0" }},
+		{"four attempts", "I5", func(h *History) {
+			for range 3 {
+				h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "a", Leg: "mixed", Received: at(0.15), Ended: at(0.16)})
+			}
+		}},
+		{"a gauge that stays up", "I6", func(h *History) { h.Gauges[0].Value = 1 }},
+		{"a request that no counter knows", "I7", func(h *History) { h.Counted = 2 }},
+		{"a request that is counted twice", "I7", func(h *History) { h.Counted = 5 }},
+		{"a first attempt at an open circuit", "I8", func(h *History) {
+			h.Requests = append(h.Requests, Request{ID: "e", Model: "m", Sent: at(4), End: at(4.2), Status: 200, Whole: true})
+			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "e", Attempt: "e/m1", Leg: "mixed", Received: at(4), Ended: at(4.2), Complete: true})
+		}},
+		{"a failure at a pair that nothing was wrong with", "I9", func(h *History) { h.Requests[1].Status, h.Requests[1].Whole = 502, false }},
+		{"an abandoned attempt that runs on", "I10", func(h *History) { h.Receipts[3].Ended = at(4.6) }},
+		{"an attempt that never ends", "I10", func(h *History) { h.Receipts[3].Ended = time.Time{} }},
+		{"a worker that stays left out", "I11", func(h *History) {
+			h.Receipts[4].Worker = "m1"
+			for range 16 {
+				h.Receipts = append(h.Receipts, Receipt{Worker: "m1", Received: at(12), Ended: at(12.1), Complete: true})
+			}
+		}},
+		{"failures after everything was healed", "I12", func(h *History) { h.Requests[3].Done, h.Requests[3].Errors = 0, 1; h.Faults[0].To = at(9) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := good()
+			tt.harm(h)
+			found := Check(h, DefaultLimits())
+			if tt.want == "I1" { // what ends wrongly did not succeed either
+				delete(found, "I9")
+			}
+			if got := slices.Sorted(maps.Keys(found)); !slices.Equal(got, []string{tt.want}) {
+				t.Errorf("broken: %v, want %s: %v", got, tt.want, found)
+			}
+		})
+	}
+}
