@@ -38,6 +38,7 @@ type Gate struct {
 	adapt    adaptive
 	swept    time.Time
 	metrics  *metrics
+	roles    func() []RoleLoad // nil for none
 }
 
 // NewGate returns a gate with a valid configuration; see [Config.Validate].

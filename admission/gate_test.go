@@ -33,10 +33,10 @@ func (p *place) pick(time.Time) error {
 	return nil
 }
 
-func (p *place) free() {
+func (p *place) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.used--
+	return p.picks
 }
 
 func enforcing(ceiling, depth int) admission.Config {

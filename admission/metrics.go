@@ -102,8 +102,8 @@ func (g *Gate) Register(reg prometheus.Registerer) error {
 	c := &collector{
 		gate:      g,
 		mode:      desc("mode", "1 for the mode in force.", "mode"),
-		inflight:  desc("inflight", "Units of requests running.", "role"),
-		limit:     desc("limit", "Units that may run by the settings; 0 no limit.", "role"),
+		inflight:  desc("inflight", "Units of requests running (service), and requests or legs on the workers of a role.", "role"),
+		limit:     desc("limit", "Units that may run by the settings (service), and the cap of each worker of a role; 0 no limit.", "role"),
 		effective: desc("effective_limit", "Units that may run now; below the limit while the engines are overloaded."),
 		queued:    desc("queued", "Requests that wait."),
 		state:     desc("adapt_state", "1 for what the adaptive limit does.", "state"),
@@ -129,6 +129,25 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
+// RoleLoad is what the workers of one role have, beside the ceiling of all: the
+// picker's ledger keeps it.
+type RoleLoad struct {
+	Role     string `json:"role"`             // normal, prefill or decode
+	Inflight int    `json:"in_flight"`        // requests, or legs of pairs, on all of them
+	Limit    int    `json:"limit_per_worker"` // 0 for no limit
+}
+
+// SetRoles tells where the load of each role is to be read; call it before the
+// gate is used. It must not call the gate.
+func (g *Gate) SetRoles(roles func() []RoleLoad) { g.roles = roles }
+
+func (g *Gate) roleLoads() []RoleLoad {
+	if g.roles == nil {
+		return nil
+	}
+	return g.roles()
+}
+
 // roleService is the label of the ceiling of all workers together.
 const roleService = "service"
 
@@ -152,6 +171,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.limit, float64(s.MaxOutstanding), roleService)
 	gauge(c.effective, float64(s.EffectiveMax))
 	gauge(c.queued, float64(s.Queued))
+	for _, r := range s.Roles {
+		gauge(c.inflight, float64(r.Inflight), r.Role)
+		gauge(c.limit, float64(r.Limit), r.Role)
+	}
 	oneOf(c.state, adaptStates(), s.AdaptState)
 	oneOf(c.cause, adaptCauses(), s.AdaptReason)
 }

@@ -14,11 +14,14 @@ type Snapshot struct {
 	AdaptReason    string `json:"adapt_reason"`
 	TenantsActive  int    `json:"tenants_active"`
 	Draining       bool   `json:"draining"`
-	MeanWaitMS     int64  `json:"mean_wait_ms"` // of those that waited lately
+
+	Roles      []RoleLoad `json:"roles,omitempty"`
+	MeanWaitMS int64      `json:"mean_wait_ms"` // of those that waited lately
 }
 
 // Snapshot returns the present state.
 func (g *Gate) Snapshot() Snapshot {
+	roles := g.roleLoads() // which takes another lock
 	g.mu.Lock()
 	defer g.unlock()
 	return Snapshot{
@@ -34,6 +37,7 @@ func (g *Gate) Snapshot() Snapshot {
 		AdaptReason:    g.adapt.cause,
 		TenantsActive:  g.tenants.active(),
 		Draining:       g.draining,
+		Roles:          roles,
 		MeanWaitMS:     g.meanWait.Milliseconds(),
 	}
 }

@@ -57,6 +57,20 @@ func (p *Picker) visit(now time.Time) {
 	}
 }
 
+// InFlight returns how many requests, or legs of pairs, are in flight on the
+// workers of a role together, and the cap of each, 0 for none.
+func (p *Picker) InFlight(role fleet.Role) (n, most int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tab := p.tab.Load()
+	for id, h := range p.hosts {
+		if rows := tab.ids[id]; len(rows) > 0 && rows[0].Worker.Role == role {
+			n += h.requests
+		}
+	}
+	return n, p.cfg.Caps.of(role)
+}
+
 // of returns the cap of a worker of the given role, 0 for none.
 func (c *Caps) of(role fleet.Role) int {
 	switch role {

@@ -92,6 +92,7 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	}
 	c.source = source
 	c.Gate = admission.NewGate(cfg.Admission)
+	c.Gate.SetRoles(c.roleLoads)
 	c.Picker.OnRelease(c.Gate.Wake)
 	c.Store.SetNames(cfg.Names)
 	c.audit = newAudit(cfg, c.Store, log)
