@@ -80,7 +80,9 @@ type Config struct {
 
 	ignored   map[string]*string // texts of accepted settings without effect
 	origin    map[string]origin
-	filePools []string // names of the file's pools, sorted
+	pending   map[string]string       // texts of settings that wait for a restart, by name
+	again     func() (*Config, error) // reads everything anew; nil when it was not parsed
+	filePools []string                // names of the file's pools, sorted
 	warnings  []string
 }
 

@@ -1,8 +1,12 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -49,9 +53,111 @@ func (c *Config) Effective() []Effective {
 			e.Source, e.From = o.source, o.from
 		}
 		if s.secret && e.Value != "" {
-			e.Value = "(set)"
+			e.Value = redacted
 		}
 		out = append(out, e)
 	}
 	return out
 }
+
+// redacted stands for a secret that is set.
+const redacted = "(set)"
+
+// Value is one setting of a pool: what was said and what is in force. Declared
+// and Effective are a number in the unit, a boolean or a word; Declared is null
+// when nobody said anything.
+type Value struct {
+	Declared  any    `json:"declared"`
+	Effective any    `json:"effective"`
+	Unit      string `json:"unit"`              // s, ms, or "" for what needs none
+	Source    Source `json:"source"`            // of Effective
+	Clamped   bool   `json:"clamped"`           // Declared was out of range, and Effective is the bound
+	Restart   bool   `json:"restart,omitempty"` // Declared waits for a restart
+}
+
+// values returns the settings that a pool's section may hold, of both programs,
+// by their keys. A setting that was given by an alias stands under that key too,
+// so that one can read back what one wrote.
+func (c *Config) values() map[string]Value {
+	out := map[string]Value{}
+	for _, s := range c.everyRow() {
+		if s.process || s.unused != "" {
+			continue
+		}
+		o := c.origin[s.name]
+		v := Value{Effective: s.typed(s.value.get()), Unit: s.unit(), Source: o.source, Clamped: o.clamped}
+		if o.source == "" {
+			v.Source = FromDefault
+		}
+		if o.said {
+			v.Declared = s.typed(inUnit(o.alias, s.value.kind, o.declared))
+		}
+		if pending, waits := c.pending[s.name]; waits {
+			v.Declared, v.Restart = s.typed(pending), true
+		}
+		out[s.key()] = v
+		if o.alias != "" {
+			out[o.alias] = v
+		}
+	}
+	return out
+}
+
+// sum is a digest of what is in force in the pool, however it was said: it is
+// the same in two programs that do the same.
+func (c *Config) sum() string {
+	inForce := map[string]any{}
+	for _, s := range c.everyRow() {
+		if !s.process && s.unused == "" {
+			inForce[s.key()] = s.typed(s.value.get())
+		}
+	}
+	text, err := json.Marshal(inForce) // a map's keys are sorted
+	if err != nil {
+		return ""
+	}
+	digest := sha256.Sum256(text)
+	return hex.EncodeToString(digest[:])
+}
+
+// unit is that of the numbers in the read-back.
+func (s *setting) unit() string {
+	switch s.value.kind {
+	case "seconds":
+		return "s"
+	case "ms":
+		return "ms"
+	}
+	return ""
+}
+
+// typed turns a text of the setting into what JSON has for it. A text that is
+// none, such as a word that inherits, stays one.
+func (s *setting) typed(text string) any {
+	if s.secret && text != "" {
+		return redacted
+	}
+	switch s.value.kind {
+	case "bool":
+		if b, err := parseBool(text); err == nil {
+			return b
+		}
+	case "int", "number":
+		if text == "" {
+			return nil
+		}
+		if f, err := strconv.ParseFloat(text, 64); err == nil {
+			return plain(f)
+		}
+	case "seconds", "ms":
+		if d, err := parseSeconds(text); err == nil && s.value.kind == "seconds" {
+			return plain(d.Seconds())
+		}
+		if d, err := parseMillis(text); err == nil {
+			return plain(float64(d) / 1e6)
+		}
+	}
+	return text
+}
+
+func plain(f float64) json.Number { return json.Number(strconv.FormatFloat(f, 'f', -1, 64)) }

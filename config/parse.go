@@ -43,6 +43,7 @@ func Parse(prog Program, args []string, lookup func(string) (string, bool), usag
 		return nil, err
 	}
 	c.warnings = c.collectWarnings(rows)
+	c.again = func() (*Config, error) { return Parse(prog, args, lookup, usage) }
 	return c, nil
 }
 

@@ -46,7 +46,8 @@ type setting struct {
 	usage   string
 	in      Program
 	process bool   // of the whole process: it has no place in a pool's section
-	live    bool   // a reload of the file changes it for new requests; else it waits for a restart
+	restart bool   // a change of the file waits for a restart, though its group is tuned while running
+	live    bool   // a change of the file holds for new requests; set by [tuned]
 	clamp   bool   // out of range takes the nearest bound and shows so, where the seed clamps; else it is refused
 	secret  bool   // shown as "(set)"
 	unused  string // accepted for Infera's command lines, and why it does nothing here
@@ -263,13 +264,9 @@ const maxSeconds = 9e9
 // millis is a duration given as a number of milliseconds.
 func millis(p *time.Duration, lo, hi time.Duration) value {
 	return value{"ms", func(s string) error {
-		d, err := time.ParseDuration(s)
+		d, err := parseMillis(s)
 		if err != nil {
-			f, ferr := strconv.ParseFloat(s, 64)
-			if ferr != nil || f != f || f > maxSeconds || f < -maxSeconds {
-				return fmt.Errorf("%q is not a number of milliseconds nor a duration such as 2s", s)
-			}
-			d = time.Duration(f * float64(time.Millisecond))
+			return err
 		}
 		if err := inRange(d, lo, hi, time.Duration.String); err != nil {
 			return err
@@ -279,6 +276,17 @@ func millis(p *time.Duration, lo, hi time.Duration) value {
 	}, func() string {
 		return number(float64(*p) / float64(time.Millisecond))
 	}}
+}
+
+func parseMillis(s string) (time.Duration, error) {
+	if d, err := time.ParseDuration(s); err == nil {
+		return d, nil
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || f != f || f > maxSeconds || f < -maxSeconds {
+		return 0, fmt.Errorf("%q is not a number of milliseconds nor a duration such as 2s", s)
+	}
+	return time.Duration(f * float64(time.Millisecond)), nil
 }
 
 // Env is the variable that sets a flag unless its table row names others:

@@ -18,8 +18,8 @@ func (c *Config) rows() []setting {
 // everyRow is the table with the rows of the other program.
 func (c *Config) everyRow() []setting {
 	return slices.Concat(
-		ofProcess(c.listening()), ofProcess(c.fleetRows()), c.picking(), c.prompts(), ofProcess(c.kvEvents()),
-		c.requests(), c.breakerRows(), c.healthRows(), c.admissionRows(), ofProcess(c.nats()), c.natsRequests(), ofProcess(c.operating()), ofProcess(c.accepted()),
+		ofProcess(c.listening()), ofProcess(c.fleetRows()), tuned(c.picking()), c.prompts(), ofProcess(c.kvEvents()),
+		tuned(c.requests()), tuned(c.breakerRows()), tuned(c.healthRows()), c.admissionRows(), ofProcess(c.nats()), c.natsRequests(), ofProcess(c.operating()), ofProcess(c.accepted()),
 	)
 }
 
@@ -27,6 +27,15 @@ func (c *Config) everyRow() []setting {
 func ofProcess(rows []setting) []setting {
 	for i := range rows {
 		rows[i].process = true
+	}
+	return rows
+}
+
+// tuned marks rows of rooms that take settings while they run (SetConfig), but
+// for those that say "restart".
+func tuned(rows []setting) []setting {
+	for i := range rows {
+		rows[i].live = !rows[i].restart
 	}
 	return rows
 }
@@ -91,26 +100,26 @@ func (c *Config) picking() []setting {
 		{name: "kv-decode-overlap-weight", group: "Picking", in: Both, usage: "the same for decode legs; empty for --kv-overlap-weight", value: optionalFloat(&c.Picker.DecodeWeight, 0, 1e6)},
 		{name: "pd-disagg-mode", group: "Picking", in: Both, usage: "auto forms prefill/decode pairs of the workers that have these roles; off forms none, and only mixed workers are picked", value: oneOf(&c.PDMode, "auto", "off")},
 		{name: "pd-skip-prefill-tokens", group: "Picking", in: Both, usage: "a decode worker does without the prefill leg when it has at most this many prompt tokens to compute itself; 0 never", value: intValue(&c.Picker.PDSkipPrefillTokens, 0, 1<<30)},
-		{name: "explain-ring", group: "Picking", in: Both, usage: "how many of the last picks /debug/picks shows; 0 keeps none", value: intValue(&c.Picker.ExplainRing, 0, 65536)},
+		{name: "explain-ring", restart: true, group: "Picking", in: Both, usage: "how many of the last picks /debug/picks shows; 0 keeps none", value: intValue(&c.Picker.ExplainRing, 0, 65536)},
 		{name: "session-affinity", group: "Picking", in: Both, usage: "whose requests of one conversation (X-Conversation-Id, else the body's user) stay with the workers that served the one before: pd for models with prefill/decode pairs, all, or off", value: oneOf(&c.Picker.SessionAffinity, picker.Sessions()...)},
 		{name: "pd-session-ttl-sec", group: "Picking", in: Both, usage: "for how long after its last request a conversation keeps its workers; 0 for 300 s (pool key pd_session_ttl_sec)", value: seconds(&c.Picker.SessionTTL, 0, 24*time.Hour)},
-		{name: "predicted-ttl-s", group: "Picking", in: Both, usage: "for how long a picked prompt is assumed to be on its worker without a sign of it", value: seconds(&c.Index.PredictedTTL, 0, 24*time.Hour)},
-		{name: "present-ttl-s", group: "Picking", in: Both, usage: "for how long a prompt whose first token was seen is assumed to be there, unless an event says otherwise", value: seconds(&c.Index.PresentTTL, 0, 24*time.Hour)},
+		{name: "predicted-ttl-s", restart: true, group: "Picking", in: Both, usage: "for how long a picked prompt is assumed to be on its worker without a sign of it", value: seconds(&c.Index.PredictedTTL, 0, 24*time.Hour)},
+		{name: "present-ttl-s", restart: true, group: "Picking", in: Both, usage: "for how long a prompt whose first token was seen is assumed to be there, unless an event says otherwise", value: seconds(&c.Index.PresentTTL, 0, 24*time.Hour)},
 	}
 }
 
 func (c *Config) requests() []setting {
 	return []setting{
-		{name: "router-mode", group: "Requests", in: Forwarder, usage: "auto picks in this process; direct obeys the x-worker-instance-id of an endpoint picker, and picks when it is absent", value: oneOf((*string)(&c.Forward.Mode), "auto", "direct")},
+		{name: "router-mode", process: true, restart: true, group: "Requests", in: Forwarder, usage: "auto picks in this process; direct obeys the x-worker-instance-id of an endpoint picker, and picks when it is absent", value: oneOf((*string)(&c.Forward.Mode), "auto", "direct")},
 		{name: "direct-failover", group: "Requests", in: Forwarder, usage: "in direct mode, try an alternate worker when the named one fails before the first byte", value: boolValue(&c.Forward.DirectFailover)},
-		{name: "request-transport", group: "Requests", in: Forwarder, usage: "how requests reach a worker", value: oneOf(&c.RequestTransport, "nats", "http")},
+		{name: "request-transport", process: true, restart: true, group: "Requests", in: Forwarder, usage: "how requests reach a worker", value: oneOf(&c.RequestTransport, "nats", "http")},
 		{name: "request-max-retries", group: "Requests", in: Forwarder, usage: "further attempts on alternate workers, before the first byte only; 0 fails fast", value: intValue(&c.Forward.MaxRetries, 0, 5)},
 		{name: "retry-safety", group: "Requests", in: Forwarder, usage: "pre-dispatch repeats only what cannot have run; before-first-token also repeats 5xx and connections that died before an answer", value: oneOf((*string)(&c.Forward.RetrySafety), "before-first-token", "pre-dispatch")},
 		{name: "name-worker", group: "Requests", in: Forwarder, usage: "tell in the response headers x-worker-instance-id and x-infera-attempts who answered and how earlier attempts ended, which the EPP reads; turn it off where clients must not learn workers' addresses", value: boolValue(&c.Forward.NameWorker)},
 		{name: "inject-retention", group: "Requests", in: Forwarder, usage: "tell SGLang and vLLM workers in the bodies of chat and completion requests for how long to keep the prompt's cache, as Infera does: priority, infera_retention, kv_transfer_params.infera_retention, _infera_retention; engines with a strict schema refuse these", value: boolValue(&c.Forward.InjectRetention)},
 		{name: "router-default-retention", group: "Requests", in: Forwarder, usage: "the retention of requests that give no hint, for --inject-retention", value: oneOf(&c.Forward.DefaultRetention, "none", "short", "long")},
-		{name: "connect-timeout-ms", aliases: []string{"timeoutMemberConnect"}, inherit: []string{"0"}, group: "Requests", in: Forwarder, usage: "longest wait for a connection to a worker; 0 is the default", value: millis(&c.Upstream.ConnectTimeout, 50*time.Millisecond, 30*time.Second)},
-		{name: "upstream-protocol", group: "Requests", in: Forwarder, usage: "HTTP version spoken to workers", value: oneOf(&c.Upstream.Protocol, "http1", "h2c")},
+		{name: "connect-timeout-ms", restart: true, aliases: []string{"timeoutMemberConnect"}, inherit: []string{"0"}, group: "Requests", in: Forwarder, usage: "longest wait for a connection to a worker; 0 is the default", value: millis(&c.Upstream.ConnectTimeout, 50*time.Millisecond, 30*time.Second)},
+		{name: "upstream-protocol", restart: true, group: "Requests", in: Forwarder, usage: "HTTP version spoken to workers", value: oneOf(&c.Upstream.Protocol, "http1", "h2c")},
 		{name: "stream-idle-timeout", group: "Requests", in: Forwarder, usage: "longest wait for a worker's next byte, of the answer's head too; any byte of the worker begins it anew, comments included; 0 for ever", value: seconds(&c.Forward.IdleTimeout, 0, 24*time.Hour)},
 		{name: "prefill-timeout", aliases: []string{"pd_prefill_timeout_sec"}, env: []string{"INFERA_PD_PREFILL_TIMEOUT"}, legacy: []string{"LLB_PD_PREFILL_TIMEOUT_SEC"}, inherit: []string{"0"}, group: "Requests", in: Forwarder, usage: "longest wait for the prefill leg of a pair; 0 inherits", value: seconds(&c.Forward.PrefillTimeout, time.Second, time.Hour)},
 		{name: "pd-first-token-timeout", group: "Requests", in: Forwarder, usage: "longest wait for the first token of a pair's stream, once its legs are sent", value: seconds(&c.Forward.FirstTokenTimeout, 0, time.Hour)},
@@ -120,11 +129,11 @@ func (c *Config) requests() []setting {
 		{name: "sse-error-done", group: "Requests", in: Forwarder, usage: "put [DONE] behind the error event that ends a broken stream, for clients that hang without it", value: boolValue(&c.Forward.ErrorDone)},
 		{name: "sse-accept-finish-reason", group: "Requests", in: Forwarder, usage: "take a stream without [DONE] as complete, and add it, when every choice has told a finish reason and the stream ends properly; for engines that omit [DONE]", value: boolValue(&c.Forward.AcceptFinish)},
 		{name: "min-body-rate", group: "Requests", in: Forwarder, usage: "bytes per second at which a client must send its body, on average after the first 30 s; below it 408", value: int64Value(&c.Forward.MinBodyRate, 1, 1<<30)},
-		{name: "max-body", group: "Requests", in: Both, usage: "largest request body in bytes; above it 413", value: c.maxBody()},
-		{name: "max-buffered", group: "Requests", in: Both, usage: "memory in bytes for the bodies of all open requests together; above it 429; 0 for no limit", value: c.maxBuffered()},
-		{name: "body-chunk", group: "Requests", in: EPP, usage: "largest piece of a body handed back to the gateway, in bytes", value: intValue(&c.ExtProc.ChunkSize, 1024, 1<<30)},
-		{name: "clear-route-cache", group: "Requests", in: EPP, usage: "make the gateway select the route again after a pick", value: boolValue(&c.ExtProc.ClearRouteCache)},
-		{name: "max-in-flight", group: "Requests", in: EPP, usage: "open requests above which new ones get 429; 0 for no limit", value: intValue(&c.ExtProc.MaxInFlight, 0, 1<<30)},
+		{name: "max-body", restart: true, group: "Requests", in: Both, usage: "largest request body in bytes; above it 413", value: c.maxBody()},
+		{name: "max-buffered", restart: true, group: "Requests", in: Both, usage: "memory in bytes for the bodies of all open requests together; above it 429; 0 for no limit", value: c.maxBuffered()},
+		{name: "body-chunk", restart: true, group: "Requests", in: EPP, usage: "largest piece of a body handed back to the gateway, in bytes", value: intValue(&c.ExtProc.ChunkSize, 1024, 1<<30)},
+		{name: "clear-route-cache", restart: true, group: "Requests", in: EPP, usage: "make the gateway select the route again after a pick", value: boolValue(&c.ExtProc.ClearRouteCache)},
+		{name: "max-in-flight", restart: true, group: "Requests", in: EPP, usage: "open requests above which new ones get 429; 0 for no limit", value: intValue(&c.ExtProc.MaxInFlight, 0, 1<<30)},
 	}
 }
 
@@ -174,14 +183,14 @@ func (c *Config) breakerRows() []setting {
 
 func (c *Config) healthRows() []setting {
 	return []setting{
-		{name: "health-probe", aliases: []string{"monitor"}, live: true, group: "Health probes", in: Both, usage: "ask workers whether they are there, and leave out who is not; when nothing is said, true but for --discovery-backend kubernetes, where the kubelet's readiness counts. A forwarder in direct mode begins when it first has to pick", value: boolValue(&c.Health.Enabled)},
-		{name: "health-probe-type", aliases: []string{"probetype"}, live: true, group: "Health probes", in: Both, usage: "tcp connects; http and https GET the path and want 2xx; nats asks at the worker's ping subject, and leaves workers without one, and the EPP, alone; none asks nothing", value: oneOf((*string)(&c.Health.Type), health.Types()...)},
-		{name: "health-probe-path", aliases: []string{"probereq"}, live: true, group: "Health probes", in: Both, usage: "what http and https probes GET", value: stringValue(&c.Health.Path)},
-		{name: "health-probe-port", aliases: []string{"probeport"}, live: true, group: "Health probes", in: Both, usage: "port of tcp, http and https probes; 0 is the worker's own", value: portValue(&c.Health.Port)},
-		{name: "health-probe-interval", live: true, group: "Health probes", in: Both, usage: "from one probe of a worker to the next, give or take a tenth", value: seconds(&c.Health.Interval, 500*time.Millisecond, 300*time.Second)},
-		{name: "health-probe-timeout", aliases: []string{"probeTimeout"}, live: true, group: "Health probes", in: Both, usage: "longest a probe may take; at most the interval", value: seconds(&c.Health.Timeout, 100*time.Millisecond, time.Minute)},
-		{name: "health-probe-retries", aliases: []string{"probeRetries"}, live: true, group: "Health probes", in: Both, usage: "failures in a row beyond the first that make a worker down; no request is repeated by it", value: intValue(&c.Health.Retries, 0, 10)},
-		{name: "health-probe-rise", live: true, group: "Health probes", in: Both, usage: "successes in a row that make it up again", value: intValue(&c.Health.Rise, 1, 10)},
+		{name: "health-probe", aliases: []string{"monitor"}, group: "Health probes", in: Both, usage: "ask workers whether they are there, and leave out who is not; when nothing is said, true but for --discovery-backend kubernetes, where the kubelet's readiness counts. A forwarder in direct mode begins when it first has to pick", value: boolValue(&c.Health.Enabled)},
+		{name: "health-probe-type", aliases: []string{"probetype"}, group: "Health probes", in: Both, usage: "tcp connects; http and https GET the path and want 2xx; nats asks at the worker's ping subject, and leaves workers without one, and the EPP, alone; none asks nothing", value: oneOf((*string)(&c.Health.Type), health.Types()...)},
+		{name: "health-probe-path", aliases: []string{"probereq"}, group: "Health probes", in: Both, usage: "what http and https probes GET", value: stringValue(&c.Health.Path)},
+		{name: "health-probe-port", aliases: []string{"probeport"}, group: "Health probes", in: Both, usage: "port of tcp, http and https probes; 0 is the worker's own", value: portValue(&c.Health.Port)},
+		{name: "health-probe-interval", group: "Health probes", in: Both, usage: "from one probe of a worker to the next, give or take a tenth", value: seconds(&c.Health.Interval, 500*time.Millisecond, 300*time.Second)},
+		{name: "health-probe-timeout", aliases: []string{"probeTimeout"}, group: "Health probes", in: Both, usage: "longest a probe may take; at most the interval", value: seconds(&c.Health.Timeout, 100*time.Millisecond, time.Minute)},
+		{name: "health-probe-retries", aliases: []string{"probeRetries"}, group: "Health probes", in: Both, usage: "failures in a row beyond the first that make a worker down; no request is repeated by it", value: intValue(&c.Health.Retries, 0, 10)},
+		{name: "health-probe-rise", group: "Health probes", in: Both, usage: "successes in a row that make it up again", value: intValue(&c.Health.Rise, 1, 10)},
 	}
 }
 

@@ -43,7 +43,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	})
 	if ports[2] != nil {
 		parts.Go("metrics", run.HTTP(ports[2], ops.Handler(ops.Deps{
-			Config: cfg, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
+			Live: core.Live, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
 			CacheBlocks: core.CacheBlocks,
 		})))
 	}

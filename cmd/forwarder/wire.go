@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 
+	"pointsman/config"
 	"pointsman/forward"
 	"pointsman/internal/assemble"
 	"pointsman/internal/ops"
@@ -31,7 +32,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		return err
 	}
 	operator := ops.Handler(ops.Deps{
-		Config: cfg, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
+		Live: core.Live, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
 		CacheBlocks: core.CacheBlocks,
 	})
 	door, err := forward.New(cfg.Forward, forward.Deps{
@@ -53,6 +54,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if err = errors.Join(door.Register(core.Registry), valve.Register(core.Registry)); err != nil {
 		return err
 	}
+	core.Live.OnReload("forward", func(next *config.Config) error { return door.SetConfig(next.Forward) })
 	ports, err := run.Listen(ctx, cfg.Host, cfg.Port, cfg.MetricsPort)
 	if err != nil {
 		return err

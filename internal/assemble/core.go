@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,7 +31,8 @@ import (
 
 // Core is the common part of a program, made but not started.
 type Core struct {
-	Config   *config.Config
+	Config   *config.Config // as the program started; Live has the one in force
+	Live     *config.Live
 	Log      *slog.Logger
 	Registry *Registry
 	Store    *fleet.Store
@@ -64,7 +63,7 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	wanted := make(chan struct{})
 	c := &Core{
 		scoring: sync.OnceFunc(func() { close(wanted) }), wanted: wanted,
-		Config: cfg, Log: log, Registry: NewRegistry(), Store: &fleet.Store{}, index: kvindex.New(cfg.Index),
+		Config: cfg, Live: config.NewLive(cfg, log), Log: log, Registry: NewRegistry(), Store: &fleet.Store{}, index: kvindex.New(cfg.Index),
 	}
 	for _, text := range cfg.Warnings() {
 		log.LogAttrs(context.Background(), slog.LevelWarn, "setting without effect", slog.String("detail", text))
@@ -74,18 +73,14 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	breakers := breaker.NewSet(settings)
 	breakers.SetLogger(log)
 	var err error
-	picking := cfg.Picker
-	picking.Protocols = slices.Sorted(maps.Keys(plugins.Connectors)) // a pair that no forwarder can serve is no pair
-	if cfg.PDMode == "off" {
-		picking.Protocols = []string{}
-	}
-	if c.Picker, err = picker.New(picking, c.Store, c.index, breakers); err != nil {
+	if c.Picker, err = picker.New(picking(cfg), c.Store, c.index, breakers); err != nil {
 		return nil, fmt.Errorf("picker: %w", err)
 	}
 	c.breakers = breakers
 	if err := c.newHealth(cfg.Health); err != nil {
 		return nil, fmt.Errorf("health probes: %w", err)
 	}
+	c.retune()
 	source, err := newSource(cfg, log)
 	if err != nil {
 		return nil, fmt.Errorf("discovery: %w", err)
@@ -96,7 +91,7 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	c.Picker.OnRelease(c.Gate.Wake)
 	c.Store.SetNames(cfg.Names)
 	c.audit = newAudit(cfg, c.Store, log)
-	rooms := []collector{c.Store, c.index, breakers, c.Picker, c.audit, c.health, c.Gate}
+	rooms := []collector{c.Store, c.index, breakers, c.Picker, c.audit, c.health, c.Gate, c.Live}
 	if room, ok := source.(collector); ok {
 		rooms = append(rooms, room)
 	}
@@ -138,6 +133,7 @@ func (c *Core) Start(parts *run.Group) {
 	parts.Go("picker", c.Picker.Run)
 	parts.Go("admission", c.Gate.Run)
 	parts.Go("health probes", c.probe)
+	parts.Go("configuration", c.followConfig)
 	if c.local != nil {
 		parts.Go("tokenizer", c.local.Run)
 		parts.Go("canaries", c.watchCanaries)

@@ -6,7 +6,7 @@ import "pointsman/picker"
 // say that it holds. It is false when picks heed no events: by the settings, or
 // since no request has been scored here yet.
 func (c *Core) CacheBlocks(key string) (int, bool) {
-	if c.events == nil || c.Config.Picker.Policy != picker.KVAware {
+	if c.events == nil || c.Live.Current().Picker.Policy != picker.KVAware {
 		return 0, false
 	}
 	select {

@@ -1,6 +1,7 @@
 package ops_test
 
 import (
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -69,7 +70,7 @@ func TestCacheView(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := ops.Handler(ops.Deps{
-				Config: &config.Config{}, Registry: prometheus.NewRegistry(), Store: store,
+				Live: config.NewLive(config.Default(config.EPP), slog.New(slog.DiscardHandler)), Registry: prometheus.NewRegistry(), Store: store,
 				Ready:       func() error { return nil },
 				CacheBlocks: func(key string) (int, bool) { return x.Held(key), !tt.off },
 			})

@@ -25,7 +25,7 @@ import (
 
 // Deps are what the endpoints read.
 type Deps struct {
-	Config   *config.Config
+	Live     *config.Live
 	Registry prometheus.Gatherer
 	Store    *fleet.Store
 	Picker   *picker.Picker
@@ -55,16 +55,14 @@ func Handler(d Deps) http.Handler {
 		writeJSON(w, http.StatusOK, map[string]any{"status": "ready"})
 	})
 	mux.HandleFunc("GET "+CacheViewPath+"{worker...}", cacheView(d.Store, d.CacheBlocks))
-	mux.Handle("/config/", guard(d.Config.AdminToken, admin(d)))
-	mux.Handle("/debug/", guard(d.Config.AdminToken, admin(d)))
+	mux.Handle("/config/", guard(d.Live.Current().AdminToken, admin(d)))
+	mux.Handle("/debug/", guard(d.Live.Current().AdminToken, admin(d)))
 	return mux
 }
 
 func admin(d Deps) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /config/effective", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]any{"program": d.Config.Program.String(), "settings": d.Config.Effective()})
-	})
+	mux.HandleFunc("GET /config/effective", effective(d.Live))
 	mux.HandleFunc("GET /debug/picks", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]any{"picks": d.Picker.Records()})
 	})

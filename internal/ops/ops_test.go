@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -39,7 +40,7 @@ func deps(t *testing.T, args ...string) ops.Deps {
 	if err := store.Register(reg); err != nil {
 		t.Fatal(err)
 	}
-	return ops.Deps{Config: cfg, Registry: reg, Store: store, Picker: p, Ready: func() error { return nil }}
+	return ops.Deps{Live: config.NewLive(cfg, slog.New(slog.DiscardHandler)), Registry: reg, Store: store, Picker: p, Ready: func() error { return nil }}
 }
 
 // ask sends a request from the given address and returns status and body.
@@ -129,6 +130,26 @@ func TestSettingsSayWhereTheyCameFrom(t *testing.T) {
 		}
 	}
 	t.Error("kv-overlap-weight is not shown")
+}
+
+func TestThePoolIsReadBack(t *testing.T) {
+	d := deps(t, "--kv-overlap-weight", "20", "--admin-token", "s3cret")
+	asked := []string{"Authorization", "Bearer s3cret"}
+	status, body := ask(t, d, here, http.MethodGet, "/config/effective?pool=default", "", asked...)
+	var page map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(body), &page); err != nil || status != 200 {
+		t.Fatalf("status %d, %v: %s", status, err, body)
+	}
+	if len(page) != 4 || page["generation"] == nil || page["sha256"] == nil || page["live"] == nil ||
+		!strings.Contains(string(page["pools"]), `"kv_overlap_weight":{"declared":20,"effective":20,"unit":"","source":"flag","clamped":false}`) {
+		t.Errorf("page %s", body)
+	}
+	if strings.Contains(body, "s3cret") {
+		t.Error("the token is shown")
+	}
+	if status, body := ask(t, d, here, http.MethodGet, "/config/effective?pool=other", "", asked...); status != 404 || !strings.Contains(body, "serves the pool default") {
+		t.Errorf("another pool: status %d, %s", status, body)
+	}
 }
 
 func TestADryRunPicksAndReservesNothing(t *testing.T) {

@@ -37,7 +37,7 @@ var doors = map[string]struct{ ours, outside []string }{
 	},
 	"config": {
 		[]string{"picker", "prompt", "fleet", "breaker", "admission", "health", "kvindex", "extproc", "forward", "plugins"},
-		[]string{"github.com/spf13/pflag", "go.yaml.in/yaml"},
+		[]string{"github.com/spf13/pflag", "go.yaml.in/yaml", "github.com/prometheus", "github.com/fsnotify"},
 	},
 	"plugins": {
 		[]string{"fleet", "wire", "kvindex", "forward", "prompt", "scorer"},
