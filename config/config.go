@@ -82,6 +82,7 @@ type Config struct {
 	origin    map[string]origin
 	pending   map[string]string       // texts of settings that wait for a restart, by name
 	again     func() (*Config, error) // reads everything anew; nil when it was not parsed
+	fileText  []byte                  // that was read
 	filePools []string                // names of the file's pools, sorted
 	warnings  []string
 }

@@ -20,6 +20,7 @@ type entry struct {
 // pools, and a section of settings for each pool. Both are keyed by the names of
 // settings.
 type file struct {
+	text  []byte
 	top   map[string]entry
 	pools map[string]map[string]entry
 }
@@ -42,6 +43,7 @@ func readFile(given map[string]string, env func(string) (string, bool), rows []s
 		return file{}, fmt.Errorf("config file: %w", err)
 	}
 	f, err := decodeFile(raw, rows)
+	f.text = raw
 	if err != nil {
 		return file{}, fmt.Errorf("config file %s: %w", path, err)
 	}

@@ -73,6 +73,7 @@ func (c *Config) fill(src *sources) error {
 		c.origin[s.name] = o
 		errs = append(errs, err)
 	}
+	c.fileText = src.file.text
 	c.filePools = slices.Sorted(maps.Keys(src.file.pools))
 	return errors.Join(append(errs, c.checkOtherPools(src)...)...)
 }

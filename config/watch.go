@@ -43,8 +43,8 @@ func (l *Live) Run(ctx context.Context, ask <-chan os.Signal) error {
 				slog.Any("error", err))
 		}
 	}
-	seen, _ := read(path)
-	var candidate []byte // a new content that has been seen once
+	seen := l.Current().fileText // not what is there by now: it may have changed since
+	var candidate []byte         // a new content that has been seen once
 	soon := false
 	look := time.NewTimer(pollInterval)
 	defer look.Stop()
