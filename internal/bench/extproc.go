@@ -19,13 +19,16 @@ type extProcConfig struct {
 	busy   time.Duration // CPU time that a round should make the server use
 	only   int           // workers of the only rows to measure; 0 for all
 	least  int           // requests that a round has at least
+	most   int           // and at most
+	exact  string        // script that fetches a tokenizer for the rows with exact tokens; "" leaves them out
 }
 
 // extProcRow is one line of the result.
 type extProcRow struct {
 	Workers     int     `json:"workers"`
 	PromptBytes int     `json:"prompt_bytes"`
-	C           int     `json:"c"` // requests at a time
+	Tokens      string  `json:"tokens"` // approx: blocks of bytes; exact: tokenized in the EPP
+	C           int     `json:"c"`      // requests at a time
 	RPS         float64 `json:"rps"`
 	P50         float64 `json:"p50_ms"`
 	P99         float64 `json:"p99_ms"`
@@ -54,10 +57,13 @@ const (
 	childReference = "reference"
 	childEPP       = "epp"
 	leastRequests  = 200
+	mostRequests   = 20_000
+	approxTokens   = "approx"
+	exactTokens    = "exact"
 )
 
-// ExtProc measures a running EPP as Envoy would use it, FULL_DUPLEX_STREAMED,
-// kv-aware and without a tokenizer, beside a plain grpc-go server that answers a
+// ExtProc measures a running EPP as Envoy would use it, FULL_DUPLEX_STREAMED and
+// kv-aware, without a tokenizer and with a real model's in its process, beside a plain grpc-go server that answers a
 // constant. Both run in processes of their own and take turns, so that what the
 // machine does meanwhile hits both.
 func ExtProc(ctx context.Context, args []string, out, log io.Writer) error {
@@ -97,12 +103,13 @@ func (s *sharedWriter) Write(p []byte) (int, error) {
 }
 
 func extProcFlags(args []string, log io.Writer) (extProcConfig, error) {
-	cfg := extProcConfig{least: leastRequests}
+	cfg := extProcConfig{least: leastRequests, most: mostRequests}
 	set := flag.NewFlagSet("bench extproc", flag.ContinueOnError)
 	set.SetOutput(log)
 	set.StringVar(&cfg.epp, "epp", filepath.Join("bin", "epp"), `the EPP binary; "self" serves the same rooms from this program`)
 	set.IntVar(&cfg.rounds, "rounds", 5, "alternating rounds per row; the median counts")
 	set.DurationVar(&cfg.busy, "busy", 600*time.Millisecond, "CPU time that each round should take (the clock ticks in 10 ms)")
+	set.StringVar(&cfg.exact, "prepare", "tools/parity_tokens.py", "script that fetches a real model's tokenizer for the rows with exact tokens; empty leaves them out")
 	set.IntVar(&cfg.only, "workers", 0, "measure only the rows of this fleet size, 8 or 200; 0 for both")
 	if err := set.Parse(args); err != nil {
 		return cfg, err
@@ -127,6 +134,7 @@ func childArgs(args []string) []string {
 type contender struct {
 	*extProcServer
 	client *extProcClient
+	bodies bodySource
 	perReq time.Duration // CPU of one request, found while warming up
 }
 
@@ -146,7 +154,7 @@ func measureExtProc(ctx context.Context, cfg extProcConfig, self []string, dir s
 		if cfg.only != 0 && cfg.only != workers {
 			continue
 		}
-		epp, err := startEPP(ctx, cfg.epp, self, dir, workers, log)
+		epp, err := startEPP(ctx, cfg.epp, self, dir, workers, "", log)
 		if err != nil {
 			return nil, err
 		}
@@ -156,26 +164,20 @@ func measureExtProc(ctx context.Context, cfg extProcConfig, self []string, dir s
 			return nil, err
 		}
 	}
-	return result, nil
+	if cfg.exact != "" {
+		err = measureExact(ctx, cfg, reference, dir, result, log)
+	}
+	return result, err
 }
 
 // measureFleet fills the rows of one fleet size.
 func measureFleet(ctx context.Context, cfg extProcConfig, epp, reference *extProcServer, workers int, result *extProcResult, log io.Writer) error {
 	for _, size := range []int{smallPrompt, largePrompt} {
-		bodies := extProcBodies(size)
-		mine, theirs, err := measurePair(ctx, cfg, epp, reference, bodies, 0)
+		mine, theirs, err := measurePair(ctx, cfg, epp, reference, sameBodies(extProcBodies(size)), 0)
 		if err != nil {
 			return err
 		}
-		row := extProcRow{Workers: workers, PromptBytes: size, C: extProcStreams}
-		row.CPU, row.RPS = Round(medianOf(mine, cpuOf), 4), Round(medianOf(mine, rpsOf), 0)
-		row.P50, row.P99 = Round(medianOf(mine, p50Of), 3), Round(medianOf(mine, p99Of), 3)
-		row.Allocs = Round(medianOf(mine, allocsOf), 1)
-		row.VsReference = Round(ratio(mine, theirs), 3)
-		result.Rows = append(result.Rows, row)
-		result.ReferenceCPU = append(result.ReferenceCPU, Round(medianOf(theirs, cpuOf), 4))
-		fmt.Fprintf(log, "%d workers, %d bytes: %.0f requests/s, p50 %.3f ms, p99 %.3f ms, CPU %.4f ms, %.1f allocations, %.2f x reference (%.4f ms, %.1f allocations)\n",
-			workers, size, row.RPS, row.P50, row.P99, row.CPU, row.Allocs, row.VsReference, medianOf(theirs, cpuOf), medianOf(theirs, allocsOf))
+		result.add(extProcRow{Workers: workers, PromptBytes: size, Tokens: approxTokens, C: extProcStreams}, mine, theirs, log)
 	}
 	if result.ChunkUS != 0 {
 		return nil
@@ -183,10 +185,22 @@ func measureFleet(ctx context.Context, cfg extProcConfig, epp, reference *extPro
 	return measureChunks(ctx, cfg, epp, reference, result, log)
 }
 
+// add completes a row by its samples.
+func (result *extProcResult) add(row extProcRow, mine, theirs []sample, log io.Writer) {
+	row.CPU, row.RPS = Round(medianOf(mine, cpuOf), 4), Round(medianOf(mine, rpsOf), 0)
+	row.P50, row.P99 = Round(medianOf(mine, p50Of), 3), Round(medianOf(mine, p99Of), 3)
+	row.Allocs = Round(medianOf(mine, allocsOf), 1)
+	row.VsReference = Round(ratio(mine, theirs), 3)
+	result.Rows = append(result.Rows, row)
+	result.ReferenceCPU = append(result.ReferenceCPU, Round(medianOf(theirs, cpuOf), 4))
+	fmt.Fprintf(log, "%d workers, %d bytes, %s tokens: %.0f requests/s, p50 %.3f ms, p99 %.3f ms, CPU %.4f ms, %.1f allocations, %.2f x reference (%.4f ms, %.1f allocations)\n",
+		row.Workers, row.PromptBytes, row.Tokens, row.RPS, row.P50, row.P99, row.CPU, row.Allocs, row.VsReference, medianOf(theirs, cpuOf), medianOf(theirs, allocsOf))
+}
+
 // measureChunks finds what a response chunk costs: requests with a streamed
 // response against requests with one of a single chunk.
 func measureChunks(ctx context.Context, cfg extProcConfig, epp, reference *extProcServer, result *extProcResult, log io.Writer) error {
-	bodies := extProcBodies(smallPrompt)
+	bodies := sameBodies(extProcBodies(smallPrompt))
 	base, baseTheirs, err := measurePair(ctx, cfg, epp, reference, bodies, 1)
 	if err != nil {
 		return err
@@ -209,15 +223,15 @@ func measureChunks(ctx context.Context, cfg extProcConfig, epp, reference *extPr
 }
 
 // measurePair lets both servers do the same requests in turn.
-func measurePair(ctx context.Context, cfg extProcConfig, epp, reference *extProcServer, bodies []extProcBody, chunks int) (mine, theirs []sample, err error) {
+func measurePair(ctx context.Context, cfg extProcConfig, epp, reference *extProcServer, bodies bodySource, chunks int) (mine, theirs []sample, err error) {
 	pair := make([]*contender, 2)
 	for i, s := range []*extProcServer{epp, reference} {
-		client, err := dialExtProc(s.addr, bodies, chunks)
+		client, err := dialExtProc(s.addr, chunks)
 		if err != nil {
 			return nil, nil, err
 		}
 		defer client.close()
-		pair[i] = &contender{extProcServer: s, client: client}
+		pair[i] = &contender{extProcServer: s, client: client, bodies: bodies}
 		if err := pair[i].warm(ctx, cfg.least); err != nil {
 			return nil, nil, err
 		}
@@ -225,7 +239,7 @@ func measurePair(ctx context.Context, cfg extProcConfig, epp, reference *extProc
 	for round := range cfg.rounds {
 		for turn := range pair {
 			c := pair[(round+turn)%2]
-			got, err := c.measure(ctx, max(cfg.least, int(cfg.busy/c.perReq)))
+			got, err := c.measure(ctx, min(cfg.most, max(cfg.least, int(cfg.busy/c.perReq))))
 			if err != nil {
 				return nil, nil, err
 			}
@@ -251,6 +265,7 @@ func (c *contender) warm(ctx context.Context, n int) error {
 
 // measure does n requests and returns their cost.
 func (c *contender) measure(ctx context.Context, n int) (sample, error) {
+	c.client.bodies = c.bodies(n)
 	allocs, err := c.allocations(ctx)
 	if err != nil {
 		return sample{}, err

@@ -35,6 +35,14 @@ const (
 	requestChunk  = 64 << 10 // bytes of a body in one message
 )
 
+// bodySource gives the bodies of n requests: one for each, or fewer that are sent
+// again and again.
+type bodySource func(n int) []extProcBody
+
+func sameBodies(bodies []extProcBody) bodySource {
+	return func(int) []extProcBody { return bodies }
+}
+
 // extProcBodies makes chat requests whose prompts have about the given size.
 func extProcBodies(size int) []extProcBody {
 	shared := size * sharedPercent / 100
@@ -104,14 +112,14 @@ type extProcClient struct {
 	response []*extprocv3.ProcessingRequest // what follows the request; nil for nothing
 }
 
-func dialExtProc(addr string, bodies []extProcBody, chunks int) (*extProcClient, error) {
+func dialExtProc(addr string, chunks int) (*extProcClient, error) {
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)),
 		grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(8<<20))
 	if err != nil {
 		return nil, err
 	}
-	c := &extProcClient{conn: conn, stub: extprocv3.NewExternalProcessorClient(conn), bodies: bodies}
+	c := &extProcClient{conn: conn, stub: extprocv3.NewExternalProcessorClient(conn)}
 	if chunks > 0 {
 		c.response = streamedResponse(chunks)
 	}

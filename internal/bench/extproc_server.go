@@ -62,7 +62,11 @@ func (s *extProcServer) stop() {
 
 // allocations returns how many heap objects the process has allocated so far.
 func (s *extProcServer) allocations(ctx context.Context) (float64, error) {
-	const metric = "go_memstats_mallocs_total"
+	return s.metric(ctx, "go_memstats_mallocs_total")
+}
+
+// metric returns the value of a series, named with its labels.
+func (s *extProcServer) metric(ctx context.Context, metric string) (float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.metrics+"/metrics", http.NoBody)
 	if err != nil {
 		return 0, err
@@ -86,8 +90,9 @@ func startReference(ctx context.Context, self []string, log io.Writer) (*extProc
 	return startChild(ctx, childReference, append(self, childReference), log)
 }
 
-// startEPP runs the EPP with a fleet of n workers.
-func startEPP(ctx context.Context, binary string, self []string, dir string, n int, log io.Writer) (*extProcServer, error) {
+// startEPP runs the EPP with a fleet of n workers, and with the tokenizer in a
+// directory unless that is "".
+func startEPP(ctx context.Context, binary string, self []string, dir string, n int, tokenizer string, log io.Writer) (*extProcServer, error) {
 	if binary == "self" {
 		return startChild(ctx, childEPP, append(self, childEPP, strconv.Itoa(n)), log)
 	}
@@ -99,10 +104,14 @@ func startEPP(ctx context.Context, binary string, self []string, dir string, n i
 	if err != nil {
 		return nil, err
 	}
+	tokens := "auto"
+	if tokenizer != "" {
+		tokens = "remote" // wanted although there are no KV events
+	}
 	cmd := exec.CommandContext(ctx, binary, //nolint:gosec // the caller's own command line names it
 		"--discovery-backend", "static", "--static-file", file, "--host", "127.0.0.1",
 		"--grpc-port", ports[0], "--grpc-health-port", ports[1], "--metrics-port", ports[2],
-		"--secure-serving=false", "--router-policy", "kv-aware", "--kv-event-transport", "none", "--router-tokenizer-path", "",
+		"--secure-serving=false", "--router-policy", "kv-aware", "--kv-event-transport", "none", "--router-tokenizer-path", tokenizer, "--tokenizer", tokens,
 		"--drain-delay-s", "0")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {

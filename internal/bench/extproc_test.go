@@ -41,7 +41,7 @@ func TestExtProcMeasures(t *testing.T) {
 	if dir := os.Getenv("POINTSMAN_BIN"); dir != "" {
 		epp, slack = filepath.Join(dir, "epp"), 1
 	}
-	cfg := extProcConfig{epp: epp, rounds: 1, busy: 60 * time.Millisecond, only: 8, least: 300}
+	cfg := extProcConfig{epp: epp, rounds: 1, busy: 60 * time.Millisecond, only: 8, least: 300, most: 10_000}
 	self := []string{"-test.run=^TestBeExtProcChild$", "--", childFlag}
 	result, err := measureExtProc(t.Context(), cfg, self, t.TempDir(), &sharedWriter{w: &log})
 	if err != nil && strings.Contains(err.Error(), "too busy") {
@@ -146,7 +146,7 @@ func TestExtProcServersThatDoNotServeAreAnError(t *testing.T) {
 		"a binary that is no EPP": "/bin/echo",
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := startEPP(t.Context(), binary, nil, t.TempDir(), 8, &sharedWriter{w: &log}); err == nil {
+			if _, err := startEPP(t.Context(), binary, nil, t.TempDir(), 8, "", &sharedWriter{w: &log}); err == nil {
 				t.Error("it is taken for a server")
 			}
 		})
@@ -166,10 +166,11 @@ func TestExtProcReferenceAnswersAsAGatewayExpects(t *testing.T) {
 	}
 	defer s.stop()
 	for _, size := range []int{smallPrompt, largePrompt} {
-		client, failure := dialExtProc(s.addr, extProcBodies(size), 3)
+		client, failure := dialExtProc(s.addr, 3)
 		if failure != nil {
 			t.Fatal(failure)
 		}
+		client.bodies = extProcBodies(size)
 		took, latencies, failure := client.run(t.Context(), 20)
 		client.close()
 		if failure != nil || took <= 0 || len(latencies) != 20 || slices.Min(latencies) <= 0 {
@@ -193,11 +194,12 @@ func TestExtProcClientNoticesWrongAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.stop()
-	client, err := dialExtProc(s.addr, bodies, 0)
+	client, err := dialExtProc(s.addr, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.close()
+	client.bodies = bodies
 	if _, _, err := client.run(t.Context(), 5); err == nil || !strings.Contains(err.Error(), "came back") {
 		t.Errorf("a body of the wrong size: %v", err)
 	}
@@ -211,5 +213,35 @@ func TestExtProcRatioComparesWithinARound(t *testing.T) {
 	}
 	if got := medianOf(mine, cpuOf); got != 2 {
 		t.Errorf("median %v, want 2", got)
+	}
+}
+
+func TestExactBodiesShareFourFifthsAndEndInTextNeverSeen(t *testing.T) {
+	t.Chdir("../..")
+	for _, size := range []int{smallPrompt, largePrompt} {
+		source, err := newExactBodies(size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw := func(b *extProcBody) string {
+			var all []byte
+			for _, c := range b.chunks {
+				all = append(all, c.GetRequestBody().GetBody()...)
+			}
+			return string(all)
+		}
+		bodies := append(source.take(bodyGroups), source.take(1)...)
+		first, again := raw(&bodies[0]), raw(&bodies[bodyGroups])
+		same := 0
+		for same < min(len(first), len(again)) && first[same] == again[same] {
+			same++
+		}
+		_, known, _ := strings.Cut(first[:same], `"messages"`)
+		if share := float64(len(known)) / float64(size); share < 0.75 || share > 1 {
+			t.Errorf("%d bytes: %.2f of it is known", size, share)
+		}
+		if first == again || raw(&bodies[0]) == raw(&bodies[1]) {
+			t.Errorf("%d bytes: a body is there twice", size)
+		}
 	}
 }

@@ -80,7 +80,7 @@ func Tokens(ctx context.Context, args []string, out, log io.Writer) error {
 }
 
 func (b *tokensBench) run(ctx context.Context) (*tokensResult, error) {
-	python, dir, err := b.prepare(ctx)
+	python, dir, err := prepareTokenizer(ctx, b.tools, b.model)
 	if err != nil {
 		return nil, err
 	}
@@ -121,22 +121,23 @@ func (b *tokensBench) run(ctx context.Context) (*tokensResult, error) {
 	return res, err
 }
 
-// prepare fetches the reference and the model and returns where they are.
-func (b *tokensBench) prepare(ctx context.Context) (python, dir string, err error) {
-	cmd := exec.CommandContext(ctx, "python3", b.tools, "--prepare", "--models", b.model) //nolint:gosec // our own script, named by the operator
+// prepareTokenizer has a script fetch the reference and a model where they are
+// absent, and returns where they are.
+func prepareTokenizer(ctx context.Context, script, model string) (python, dir string, err error) {
+	cmd := exec.CommandContext(ctx, "python3", script, "--prepare", "--models", model) //nolint:gosec // our own script, named by the operator
 	cmd.Stderr = os.Stderr
 	raw, err := cmd.Output()
 	if err != nil {
-		return "", "", fmt.Errorf("%s: %w", b.tools, err)
+		return "", "", fmt.Errorf("%s: %w", script, err)
 	}
 	var got struct {
 		Python string            `json:"python"`
 		Models map[string]string `json:"models"`
 	}
 	if err := json.Unmarshal(raw, &got); err != nil {
-		return "", "", fmt.Errorf("%s: %w", b.tools, err)
+		return "", "", fmt.Errorf("%s: %w", script, err)
 	}
-	return got.Python, got.Models[b.model], nil
+	return got.Python, got.Models[model], nil
 }
 
 // encode encodes text with ours and returns how long that took.
