@@ -114,6 +114,7 @@ type NATS struct {
 type Upstream struct {
 	Protocol       string        // http1, h2c
 	ConnectTimeout time.Duration // for the dial and the TLS handshake
+	KeepAlive      time.Duration // silence on a worker's socket before the first probe; 0 off
 }
 
 // Default returns the configuration of a program that was told nothing:
@@ -131,7 +132,7 @@ func Default(prog Program) *Config {
 		Kubernetes:       Kubernetes{Ready: "worker"},
 		NATS:             NATS{Server: "nats://127.0.0.1:4222", IdleTimeout: 900 * time.Second},
 		RequestTransport: "nats",
-		Upstream:         Upstream{Protocol: "http1", ConnectTimeout: 500 * time.Millisecond},
+		Upstream:         Upstream{Protocol: "http1", ConnectTimeout: 500 * time.Millisecond, KeepAlive: 60 * time.Second},
 		KVEventTransport: "nats",
 		KVEventTopic:     "kv-events",
 		Tokenizer:        "auto",

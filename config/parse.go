@@ -131,6 +131,9 @@ func flagSet(prog Program, rows []setting) (*pflag.FlagSet, map[string]string) {
 			no := flags.VarPF(typed{name: s.name, kind: "bool", into: given, value: "false"}, "no-"+s.name, "", "")
 			no.NoOptDefVal, no.Hidden = "true", true
 		}
+		for _, name := range s.was {
+			flags.VarPF(typed{name: s.name, kind: s.value.kind, into: given}, name, "", s.usage).Hidden = true
+		}
 	}
 	return flags, given
 }

@@ -38,6 +38,7 @@ func (p Program) String() string {
 // and so are the help text, the reference page and the read-back.
 type setting struct {
 	name    string   // flag name and file key; the read-back's key is it with underscores
+	was     []string // former names of the flag: accepted, and not shown
 	aliases []string // further keys of the file, exactly as written: LoxiLB's spellings
 	env     []string // variables, first found wins; nil derives INFERA_NAME
 	legacy  []string // LoxiLB's variables (LLB_…), first found wins; they beat only the default
@@ -226,6 +227,18 @@ func optionalFloat(p **float64, lo, hi float64) value {
 		}
 		return number(**p)
 	}}
+}
+
+// percent is a share given in percent.
+func percent(p *float64) value {
+	return value{"percent", func(s string) error {
+		f := *p * 100
+		if err := floatValue(&f, 0, 100).set(s); err != nil {
+			return err
+		}
+		*p = f / 100
+		return nil
+	}, func() string { return number(*p * 100) }}
 }
 
 // seconds is a duration given as a number of seconds, as Infera's flags are;

@@ -114,16 +114,25 @@ func (c *Config) requests() []setting {
 		{name: "direct-failover", group: "Requests", in: Forwarder, usage: "in direct mode, try an alternate worker when the named one fails before the first byte", value: boolValue(&c.Forward.DirectFailover)},
 		{name: "request-transport", process: true, restart: true, group: "Requests", in: Forwarder, usage: "how requests reach a worker", value: oneOf(&c.RequestTransport, "nats", "http")},
 		{name: "request-max-retries", group: "Requests", in: Forwarder, usage: "further attempts on alternate workers, before the first byte only; 0 fails fast", value: intValue(&c.Forward.MaxRetries, 0, 5)},
-		{name: "retry-safety", group: "Requests", in: Forwarder, usage: "pre-dispatch repeats only what cannot have run; before-first-token also repeats 5xx and connections that died before an answer", value: oneOf((*string)(&c.Forward.RetrySafety), "before-first-token", "pre-dispatch")},
+		{name: "connect-retry-same-ep", legacy: []string{"LLB_PD_CONNECT_RETRY_SAME_EP"}, clamp: true, group: "Requests", in: Forwarder, usage: "further dials of a worker that was picked for what it holds (cached blocks, a session, a leg of a pair) and cannot be dialed; clamped to 3", value: intValue(&c.Forward.ConnectRetrySameEP, 0, 3)},
+		{name: "max-attempts", group: "Requests", in: Forwarder, usage: "most dials and dispatches of a leg of a request, of whatever kind", value: intValue(&c.Forward.MaxAttempts, 1, 8)},
+		{name: "retry-budget-percent", group: "Requests", in: Forwarder, usage: "repetitions of all requests together, in percent of the requests of the last 10 s", value: percent(&c.Forward.RetryBudgetShare)},
+		{name: "retry-budget-floor", group: "Requests", in: Forwarder, usage: "repetitions per second on top of that", value: floatValue(&c.Forward.RetryBudgetFloor, 0, 1e6)},
+		{name: "pd-prefill-failure", group: "Requests", in: Forwarder, usage: "what a failed prefill leg comes to: another pair once, then the error (retry), the decode worker computing the prompt itself (local, counted), or the error at once", value: oneOf((*string)(&c.Forward.PrefillFailure), "retry", "local", "error")},
+		{name: "engine-request-id", group: "Requests", in: Forwarder, usage: "tell vLLM engines the attempt's ID, in X-Request-Id, as their own name for the request", value: boolValue(&c.Forward.EngineRequestID)},
+		{name: "retry-safety", group: "Requests", in: Forwarder, usage: "pre-dispatch repeats only what cannot have run; before-first-token also repeats 5xx and connections that died before an answer. Decode legs of pairs are always pre-dispatch", value: oneOf((*string)(&c.Forward.RetrySafety), "before-first-token", "pre-dispatch")},
 		{name: "name-worker", group: "Requests", in: Forwarder, usage: "tell in the response headers x-worker-instance-id and x-infera-attempts who answered and how earlier attempts ended, which the EPP reads; turn it off where clients must not learn workers' addresses", value: boolValue(&c.Forward.NameWorker)},
 		{name: "inject-retention", group: "Requests", in: Forwarder, usage: "tell SGLang and vLLM workers in the bodies of chat and completion requests for how long to keep the prompt's cache, as Infera does: priority, infera_retention, kv_transfer_params.infera_retention, _infera_retention; engines with a strict schema refuse these", value: boolValue(&c.Forward.InjectRetention)},
 		{name: "router-default-retention", group: "Requests", in: Forwarder, usage: "the retention of requests that give no hint, for --inject-retention", value: oneOf(&c.Forward.DefaultRetention, "none", "short", "long")},
 		{name: "connect-timeout-ms", restart: true, aliases: []string{"timeoutMemberConnect"}, inherit: []string{"0"}, group: "Requests", in: Forwarder, usage: "longest wait for a connection to a worker; 0 is the default", value: millis(&c.Upstream.ConnectTimeout, 50*time.Millisecond, 30*time.Second)},
+		{name: "decode-connect-timeout-ms", inherit: []string{"0"}, group: "Requests", in: Forwarder, usage: "the same for the decode leg of a pair; 0 for --connect-timeout-ms", value: millis(&c.Forward.DecodeConnectTimeout, 50*time.Millisecond, 30*time.Second)},
+		{name: "backend-keepalive", restart: true, aliases: []string{"backend_keepalive_interval_sec"}, group: "Requests", in: Forwarder, usage: "silence on a worker's socket before TCP keep-alive probes it; 0 never", value: seconds(&c.Upstream.KeepAlive, 0, time.Hour)},
 		{name: "upstream-protocol", restart: true, group: "Requests", in: Forwarder, usage: "HTTP version spoken to workers", value: oneOf(&c.Upstream.Protocol, "http1", "h2c")},
 		{name: "stream-idle-timeout", group: "Requests", in: Forwarder, usage: "longest wait for a worker's next byte, of the answer's head too; any byte of the worker begins it anew, comments included; 0 for ever", value: seconds(&c.Forward.IdleTimeout, 0, 24*time.Hour)},
 		{name: "prefill-timeout", aliases: []string{"pd_prefill_timeout_sec"}, env: []string{"INFERA_PD_PREFILL_TIMEOUT"}, legacy: []string{"LLB_PD_PREFILL_TIMEOUT_SEC"}, inherit: []string{"0"}, group: "Requests", in: Forwarder, usage: "longest wait for the prefill leg of a pair; 0 inherits", value: seconds(&c.Forward.PrefillTimeout, time.Second, time.Hour)},
-		{name: "pd-first-token-timeout", group: "Requests", in: Forwarder, usage: "longest wait for the first token of a pair's stream, once its legs are sent", value: seconds(&c.Forward.FirstTokenTimeout, 0, time.Hour)},
-		{name: "max-duration-s", aliases: []string{"max_stream_duration_sec"}, group: "Requests", in: Forwarder, usage: "longest duration of a whole request; 0 for no limit", value: seconds(&c.Forward.MaxDuration, 0, 7*24*time.Hour)},
+		{name: "ttft-timeout", group: "Requests", in: Forwarder, usage: "longest wait for the first token of a stream, once the request is sent; 0 for as long as the worker is not idle. Unless given: 0 on mixed workers, 120 s on pairs", value: c.firstToken()},
+		{name: "pd-first-token-timeout", group: "Requests", in: Forwarder, usage: "the same on pairs alone, once the decode leg is sent", value: seconds(&c.Forward.FirstTokenTimeout, 0, time.Hour)},
+		{name: "request-max-duration", was: []string{"max-duration-s"}, env: []string{"INFERA_REQUEST_MAX_DURATION", "INFERA_MAX_DURATION_S"}, aliases: []string{"max_stream_duration_sec", "max_duration_s"}, group: "Requests", in: Forwarder, usage: "longest duration of a whole request; 0 for no limit", value: seconds(&c.Forward.MaxDuration, 0, 7*24*time.Hour)},
 		{name: "client-write-timeout", group: "Requests", in: Forwarder, usage: "longest wait for a client to take a write; 0 for ever", value: seconds(&c.Forward.WriteTimeout, 0, time.Hour)},
 		{name: "sse-keepalive", group: "Requests", in: Forwarder, usage: "silence of a stream after which its client gets an SSE comment, once the head is out; 0 for none", value: seconds(&c.Forward.KeepAlive, 0, time.Hour)},
 		{name: "sse-error-done", group: "Requests", in: Forwarder, usage: "put [DONE] behind the error event that ends a broken stream, for clients that hang without it", value: boolValue(&c.Forward.ErrorDone)},
@@ -135,6 +144,21 @@ func (c *Config) requests() []setting {
 		{name: "clear-route-cache", restart: true, group: "Requests", in: EPP, usage: "make the gateway select the route again after a pick", value: boolValue(&c.ExtProc.ClearRouteCache)},
 		{name: "max-in-flight", restart: true, group: "Requests", in: EPP, usage: "open requests above which new ones get 429; 0 for no limit", value: intValue(&c.ExtProc.MaxInFlight, 0, 1<<30)},
 	}
+}
+
+// firstToken sets both waits for a first token: that of mixed workers, which it
+// reads back, and that of pairs, whose own row comes behind it.
+func (c *Config) firstToken() value {
+	v := seconds(&c.Forward.TTFTTimeout, 0, time.Hour)
+	set := v.set
+	v.set = func(text string) error {
+		if err := set(text); err != nil {
+			return err
+		}
+		c.Forward.FirstTokenTimeout = c.Forward.TTFTTimeout
+		return nil
+	}
+	return v
 }
 
 // maxBuffered fills the one of the two doors' limits that the program has.

@@ -3,10 +3,9 @@ package extproc
 // Header names of the Endpoint Picker Protocol (Gateway API Inference Extension,
 // proposal 004) and of Infera's direct mode (Infera infera/router/direct.py).
 const (
-	// HeaderAttempts is a forwarder's receipt in its response: "worker=outcome"
-	// of each attempt that ended before the answer, in a pair of the decode worker,
-	// and "=fault" of each prefill worker that failed; or "none" for an answer that
-	// no worker had a part in.
+	// HeaderAttempts is a forwarder's receipt in its response: of each try the leg
+	// and number, the worker, and how it ended, as "d1@worker;refused,d2@other;ok";
+	// or "none" for an answer that no worker had a part in.
 	HeaderAttempts = "x-infera-attempts"
 	// HeaderDestination carries host:port of the picked worker's forwarder.
 	HeaderDestination = "x-gateway-destination-endpoint"

@@ -74,32 +74,69 @@ func (x *exchange) attribute(served []byte, upstream bool) {
 
 // settle believes a forwarder's receipt over what the status suggests. A 200 may
 // have come from another worker after the picked one failed, and a 503 may be
-// the forwarder's own.
+// the forwarder's own. A picked worker that a receipt does not name was not asked.
 func (x *exchange) settle(receipt []byte) {
 	if !x.picked || len(receipt) == 0 {
 		return
 	}
-	if string(receipt) == "none" {
-		x.ours, x.outcome = false, breaker.Neutral
-		return
-	}
-	for attempt := range bytes.SplitSeq(receipt, []byte(",")) {
-		id, outcome, ok := bytes.Cut(bytes.TrimSpace(attempt), []byte("="))
+	named, prefill := false, breaker.Neutral
+	for part := range bytes.SplitSeq(receipt, []byte(",")) {
+		leg, id, why, ok := splitReceipt(part)
 		if !ok {
 			continue
 		}
-		o, known := breaker.ParseOutcome(string(outcome))
+		outcome, known := receiptOutcome(why)
 		switch {
-		case !known:
-		case string(id) == x.dec.Worker.ID:
-			x.ours, x.outcome = false, breaker.Neutral
-			if o.Fault() || o == breaker.Busy {
-				x.outcome = o
+		case leg == 'p':
+			if known && x.dec.Prefill != nil && string(id) == x.dec.Prefill.ID && outcome != breaker.Success {
+				prefill = outcome
 			}
-		case x.dec.Prefill != nil && string(id) == x.dec.Prefill.ID && (o.Fault() || o == breaker.Busy):
-			x.dec.PrefillDone(x.s.now(), o)
+		case string(id) == x.dec.Worker.ID:
+			named = true
+			if x.ours = outcome == breaker.Success; !x.ours {
+				x.outcome = outcome
+			}
 		}
 	}
+	if !named && (string(receipt) == "none" || bytes.IndexByte(receipt, ';') >= 0) {
+		x.ours, x.outcome = false, breaker.Neutral
+	}
+	if prefill != breaker.Neutral {
+		x.dec.PrefillDone(x.s.now(), prefill)
+	}
+}
+
+// splitReceipt takes "d1@worker;refused" apart: the leg's letter, the worker and
+// the word.
+func splitReceipt(part []byte) (leg byte, id, why []byte, ok bool) {
+	part = bytes.TrimSpace(part)
+	name, rest, found := bytes.Cut(part, []byte("@"))
+	cut := bytes.LastIndexByte(rest, ';')
+	if !found || len(name) == 0 || cut <= 0 {
+		return 0, nil, nil, false
+	}
+	return name[0], rest[:cut], rest[cut+1:], true
+}
+
+// receiptOutcome is what a receipt's word means for the worker's circuit. The
+// words are package forward's (docs/failover.md lists them); those of other
+// forwarders are no news.
+func receiptOutcome(why []byte) (breaker.Outcome, bool) {
+	switch string(why) {
+	case "ok":
+		return breaker.Success, true
+	case "refused", "connect_timeout", "reset":
+		return breaker.Connect, true
+	case "invalid_response", "5xx", "error_event", "idle_timeout", "first_token_timeout", "truncated", "prefill_timeout", "handoff":
+		return breaker.Origin, true
+	case "stream_truncated", "stream_idle_timeout", "stream_error":
+		return breaker.Stream, true
+	case "transfer":
+		return breaker.Transfer, true
+	case "busy":
+		return breaker.Busy, true
+	}
+	return breaker.Neutral, false
 }
 
 // sameEndpoint reports whether the endpoint that served is the one picked. A

@@ -180,22 +180,22 @@ func TestOnlyThePickedWorkersFaultsTripItsBreaker(t *testing.T) {
 		{"500 of another worker", func() *extprocv3.ProcessingRequest { return served(status("500"), "10.0.0.9:8000") }, breaker.Neutral},
 		{"503 of another address", func() *extprocv3.ProcessingRequest { return attribute(status("503"), "10.0.0.9:8000") }, breaker.Neutral},
 		{"200 of another worker after the picked one failed", func() *extprocv3.ProcessingRequest {
-			return served(status("200", HeaderAttempts, workerID+"=origin"), destination)
+			return served(status("200", HeaderAttempts, "m1@"+workerID+";5xx,m2@10.0.0.9:30000;ok"), destination)
 		}, breaker.Origin},
 		{"200 of another worker after the picked one was full", func() *extprocv3.ProcessingRequest {
-			return served(status("200", HeaderAttempts, workerID+"=neutral"), destination)
+			return served(status("200", HeaderAttempts, "m1@"+workerID+";busy,m2@10.0.0.9:30000;ok"), destination)
 		}, breaker.Neutral},
 		{"200 of the picked worker after another failed", func() *extprocv3.ProcessingRequest {
-			return served(status("200", HeaderAttempts, "10.0.0.9:30000=origin"), destination)
+			return served(status("200", HeaderAttempts, "m1@10.0.0.9:30000;5xx, m2@"+workerID+";ok"), destination)
 		}, breaker.Success},
 		{"502 after all failed", func() *extprocv3.ProcessingRequest {
-			return served(status("502", HeaderAttempts, "10.0.0.9:30000=origin, "+workerID+"=origin"), destination)
+			return served(status("502", HeaderAttempts, "m1@10.0.0.9:30000;5xx,m2@"+workerID+";5xx"), destination)
 		}, breaker.Origin},
 		{"503 of the forwarder itself", func() *extprocv3.ProcessingRequest {
 			return served(status("503", HeaderAttempts, "none"), destination)
 		}, breaker.Neutral},
 		{"a receipt that is none", func() *extprocv3.ProcessingRequest {
-			return served(status("200", HeaderAttempts, "=,,x=y="), destination)
+			return served(status("200", HeaderAttempts, "@,,x@y@"), destination)
 		}, breaker.Success},
 		{"429", func() *extprocv3.ProcessingRequest { return status("429") }, breaker.Neutral},
 		{"400", func() *extprocv3.ProcessingRequest { return status("400") }, breaker.Neutral},
@@ -241,12 +241,12 @@ func TestAPrefillWorkersFaultsTripItsBreaker(t *testing.T) {
 		name, status, receipt string
 		want                  breaker.Outcome
 	}{
-		{"another pair served", "200", workerID + "=neutral, " + prefillID + "=origin", breaker.Origin},
-		{"another prefill worker served the same decode worker", "200", prefillID + "=origin, " + workerID + "=neutral", breaker.Origin},
-		{"all failed", "502", prefillID + "=origin, " + workerID + "=neutral", breaker.Origin},
+		{"another pair served", "200", "p1@" + prefillID + ";5xx,d1@" + workerID + ";aborted,p2@10.0.0.8:30000;ok,d2@10.0.0.9:30000;ok", breaker.Origin},
+		{"another prefill worker served the same decode worker", "200", "p1@" + prefillID + ";5xx,p2@10.0.0.8:30000;ok,d1@" + workerID + ";ok", breaker.Origin},
+		{"all failed", "502", "p1@" + prefillID + ";5xx,d1@" + workerID + ";aborted", breaker.Origin},
 		{"the pair served", "200", "", breaker.Success},
-		{"the decode worker alone failed", "500", workerID + "=origin", breaker.Neutral},
-		{"a receipt of others", "200", "10.0.0.9:30000=origin", breaker.Success},
+		{"the decode worker alone failed", "500", "p1@" + prefillID + ";ok,d1@" + workerID + ";5xx", breaker.Neutral},
+		{"a receipt of others", "200", "m1@10.0.0.9:30000;5xx,m2@10.0.0.8:30000;ok", breaker.Neutral},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestAPrefillWorkersFaultsTripItsBreaker(t *testing.T) {
 				g.finish()
 			}
 			state := func() breaker.State { return w.breakers.Circuit(prefillID).State(time.Now()) }
-			bad := workerID + "=neutral, " + prefillID + "=origin"
+			bad := "p1@" + prefillID + ";5xx,d1@" + workerID + ";aborted"
 			respond("502", bad)
 			respond(c.status, c.receipt)
 			if got := state() != breaker.Closed; got != (c.want == breaker.Origin) {

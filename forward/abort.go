@@ -27,7 +27,7 @@ func (l *legs) abort(w *fleet.Worker, err error) {
 	if body == nil || none != nil {
 		return
 	}
-	head := http.Header{"Content-Type": {"application/json"}, headerAttemptID: {l.a.id}}
+	head := http.Header{"Content-Type": {"application/json"}, headerAttemptID: {x.attemptID()}}
 	if auth := x.outHeader["Authorization"]; auth != nil {
 		head["Authorization"] = auth
 	}

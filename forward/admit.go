@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"time"
@@ -22,12 +21,10 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.Respon
 		route:  route,
 		direct: cfg.Mode == Direct && route.worker != "",
 	}
-	x.workers, x.trail = x.firstWorkers[:0], x.firstTrail[:0]
-	if cfg.MaxDuration > 0 {
-		ctx, cancel := context.WithTimeoutCause(x.ctx, cfg.MaxDuration, errMaxDuration)
-		defer cancel()
-		x.ctx = ctx
-	}
+	x.workers = x.firstWorkers[:0]
+	x.tries = x.firstTries[:0]
+	s.budget.request(now)
+	defer x.limit()()
 	inflight := s.metrics.inflight.WithLabelValues(x.router())
 	inflight.Inc()
 	defer inflight.Dec()
@@ -71,6 +68,9 @@ func (x *exchange) serve() error {
 
 // admit reads the body and finds out what it asks for.
 func (x *exchange) admit() error {
+	if _, err := clientBudget(x.r.Header); err != nil {
+		return err
+	}
 	body, err := x.s.readBody(x.rc, x.r, bodyLimit{x.cfg.MaxBody, x.cfg.MinBodyRate})
 	if err != nil {
 		if x.r.Context().Err() != nil {
@@ -91,8 +91,11 @@ func (x *exchange) admit() error {
 func (x *exchange) prepareHeader() {
 	x.target = x.r.URL.RequestURI()
 	x.outHeader = outgoing(x.r.Header)
-	if !validID(x.outHeader.Get(headerClientID)) {
-		x.outHeader[headerClientID] = x.value(x.id)
+	if x.clientID = x.outHeader.Get(headerClientID); !validID(x.clientID) {
+		x.clientID = x.id
+	}
+	if x.cfg.EngineRequestID {
+		x.nonce = nonce()
 	}
 	if x.identity() {
 		x.outHeader["Accept-Encoding"] = x.value("identity")

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"pointsman/breaker"
-	"pointsman/fleet"
 	"pointsman/picker"
 )
 
@@ -18,19 +17,21 @@ import (
 // alternate's: a worker that answers 500 and hangs must not hold up the retry.
 const answerTime = time.Second
 
-// attempt is one try of a request at one worker.
+// attempt is one pick of a request, and what is sent because of it: one leg, or
+// the two of a pair.
 type attempt struct {
-	x         *exchange
-	id        string // request ID and number of the attempt
-	prefillID string // the same of a pair's prefill leg
-	decision  *picker.Decision
-	begin     func() error    // called when the worker has produced something: its error ends the attempt; may be nil
-	ctx       context.Context //nolint:containedctx // its life is the attempt's
-	cancel    context.CancelCauseFunc
-	idle      *time.Timer // cancels when the worker is silent; nil without a limit
-	status    int         // of the worker's response; 0 before it
+	x        *exchange
+	decision *picker.Decision
+	begin    func() error    // called when the worker has produced something: its error ends the attempt; may be nil
+	ctx      context.Context //nolint:containedctx // its life is the attempt's
+	cancel   context.CancelCauseFunc
+	waits    waits
+	last     *try // of the leg that is relayed to the client; nil before it was sent
+	status   int  // of the worker's response; 0 before it
 
-	handed atomic.Bool // the pair's prefill worker has answered well
+	// handed says that a pair's prefill worker has answered well: a failure of the
+	// decode leg before its first token is then the handoff's.
+	handed atomic.Bool
 }
 
 // attempts tries workers until one serves the request. Its error is the last
@@ -46,15 +47,39 @@ func (x *exchange) attempts() error {
 			return err
 		}
 		if n > 0 {
-			x.s.metrics.retries.WithLabelValues(stageOf(last).String()).Inc()
+			x.moved(last)
 		}
 		x.workers = append(x.workers, d.Worker.ID)
-		last = x.try(n, &d)
-		if last == nil || n >= x.maxRetries() || !x.mayRepeat(last, d.Prefill != nil) {
+		last = x.try(&d)
+		if last == nil || n >= x.maxRetries() || !x.mayRepeat(last, d.Prefill != nil) || !x.roomFor(d.Prefill != nil) {
 			return last
+		}
+		if !x.mayRetry() {
+			x.s.metrics.exhausted.Inc()
+			return &exhausted{last}
 		}
 		x.failed(&d, last)
 	}
+}
+
+// moved counts a request that goes to another worker because of last.
+func (x *exchange) moved(last error) {
+	stage := StageDial
+	x.mu.Lock()
+	if n := len(x.tries); n > 0 {
+		stage = x.tries[n-1].stage(last)
+	}
+	x.mu.Unlock()
+	x.s.metrics.retries.WithLabelValues(reasonOf(last, false).String(), stage.String()).Inc()
+	x.s.metrics.failovers.Inc()
+}
+
+// roomFor reports whether the cap leaves a try for each leg of a further attempt.
+func (x *exchange) roomFor(pair bool) bool {
+	if pair {
+		return x.room(legPrefill) && x.room(legDecode)
+	}
+	return x.room(legMixed)
 }
 
 func (x *exchange) maxRetries() int {
@@ -81,7 +106,7 @@ func (x *exchange) mayRepeat(err error, pair bool) bool {
 		return ans.refused() || repeatable && ans.status >= 500 && ans.status != http.StatusNotImplemented
 	case errors.Is(err, errNoTransport):
 		return true
-	case errors.Is(err, errIdle):
+	case errors.Is(err, errIdle), errors.Is(err, errFirstToken):
 		return repeatable
 	case errors.As(err, &broken):
 		return broken.Stage <= StageWrite || repeatable
@@ -91,27 +116,48 @@ func (x *exchange) mayRepeat(err error, pair bool) bool {
 
 // try sends the request to the worker of d and relays what it answers. It
 // returns d to the picker whatever happens.
-func (x *exchange) try(n int, d *picker.Decision) (err error) {
+func (x *exchange) try(d *picker.Decision) (err error) {
 	outcome := breaker.Neutral
-
 	ctx, cancel := context.WithCancelCause(x.ctx)
-	number := strconv.Itoa(n + 1)
-	a := &attempt{x: x, id: x.id + "/m" + number, decision: d, ctx: ctx, cancel: cancel}
-	if d.Prefill != nil {
-		a.id, a.prefillID = x.id+"/d"+number, x.id+"/p"+number
-	}
+	a := &attempt{x: x, decision: d, ctx: ctx, cancel: cancel}
 	defer func() { a.decision.Done(time.Now(), outcome) }()
 	defer cancel(nil)
-	if idle := x.cfg.IdleTimeout; idle > 0 {
-		a.idle = time.AfterFunc(idle, func() { cancel(errIdle) })
-		defer a.idle.Stop()
-	}
+	a.waits.prepare(a)
+	defer a.waits.stop()
 	err = a.run()
-	var result string
-	outcome, result = a.verdict(err)
-	x.note(a.decision.Worker, outcome) // in a pair another one may have taken d's place
-	x.s.metrics.attempts.WithLabelValues(a.stage(err).String(), result).Inc()
+	why := a.reason(err)
+	if a.last != nil { // else the worker has not been asked
+		outcome = why.outcome()
+	}
+	x.end(a.last, why, err)
 	return err
+}
+
+// reason says how the leg that is relayed has ended.
+func (a *attempt) reason(err error) reason {
+	begun := !a.x.firstAt.IsZero()
+	switch {
+	case atPrefill(err):
+		return tryAborted
+	case err == nil:
+		return reasonOfStatus(a.status, begun)
+	}
+	why := reasonOf(err, begun)
+	if a.begin != nil && !begun && transferable(why) && a.handed.Load() {
+		return tryTransfer
+	}
+	return why
+}
+
+// transferable reports whether a decode leg may have ended so because the KV
+// cache did not come over: the worker was reached, and it or its silence ended
+// the leg (failover 2A, pair memory).
+func transferable(why reason) bool {
+	switch why {
+	case tryReset, try5xx, tryErrorEvent, tryIdle, tryFirstToken, tryCut:
+		return true
+	}
+	return false
 }
 
 func (a *attempt) run() error {
@@ -119,21 +165,35 @@ func (a *attempt) run() error {
 	if d.Prefill != nil {
 		return a.runPair()
 	}
-	tr, err := x.transport(d.Worker)
-	if err != nil {
-		return err
+	req := &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: x.outHeader}
+	setRank(req.Header, d.Rank)
+	if x.body != nil {
+		req.Body = x.retained(d.Worker, *x.body)
 	}
-	return a.relay(tr, d.Worker, a.request())
+	return a.relay(sending{leg: legMixed, worker: d.Worker, affinity: hasAffinity(d), timed: a}, req)
 }
 
-// relay sends req to w and what w answers to the client.
-func (a *attempt) relay(tr Transport, w *fleet.Worker, req *Request) error {
+// setRank tells the engine which of its ranks was picked; -1 for none.
+func setRank(h http.Header, rank int) {
+	if rank < 0 {
+		delete(h, headerRank)
+		return
+	}
+	h[headerRank] = []string{strconv.Itoa(rank)}
+}
+
+// hasAffinity reports whether d's workers were picked for what they hold.
+func hasAffinity(d *picker.Decision) bool { return d.Affinity() }
+
+// relay sends req and what the worker answers to the client.
+func (a *attempt) relay(to sending, req *Request) error {
 	x := a.x
-	resp, err := tr.Do(a.ctx, w, req)
+	resp, t, err := x.send(a.ctx, to, req)
 	if err != nil {
 		return a.cause(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
+	t.progress.Reach(StageHead)
 	a.status = resp.Status
 	if x.identity() {
 		if err := plain(resp); err != nil {
@@ -149,32 +209,11 @@ func (a *attempt) relay(tr Transport, w *fleet.Worker, req *Request) error {
 	return x.relayBody(a, resp)
 }
 
-// request returns what goes to the worker.
-func (a *attempt) request() *Request {
-	x := a.x
-	h := x.outHeader
-	h[headerAttemptID] = x.value(a.id)
-	if rank := a.decision.Rank; rank >= 0 {
-		h[headerRank] = []string{strconv.Itoa(rank)}
-	} else {
-		delete(h, headerRank)
-	}
-	req := &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: h}
-	if x.body != nil {
-		req.Body = x.retained(a.decision.Worker, *x.body)
-	}
-	return req
-}
-
 // read reads from the worker under the idle timer.
 func (a *attempt) read(body io.Reader, p []byte) (int, error) {
-	if a.idle != nil {
-		a.idle.Reset(a.x.cfg.IdleTimeout)
-	}
+	a.waits.reading()
 	n, err := body.Read(p)
-	if a.idle != nil {
-		a.idle.Stop() // the client's slowness is not the worker's
-	}
+	a.waits.rest() // the client's slowness is not the worker's
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = a.cause(err)
 	}
@@ -217,62 +256,6 @@ func (a *attempt) keep(resp *Response) error {
 	return ans
 }
 
-// verdict says what err means for the worker's circuit, and for the attempts
-// metric. Backpressure (429, and 503 with Retry-After) and what the client or
-// we ended is no news about the worker's health (seed "Routing & transport",
-// Circuit breaker; infera.md P21).
-func (a *attempt) verdict(err error) (breaker.Outcome, string) {
-	if err == nil {
-		return breaker.OutcomeOf(a.status), statusLabel(a.status)
-	}
-	var ans *answer
-	var event *errorEvent
-	var broken *Error
-	switch {
-	case atPrefill(err):
-		return breaker.Neutral, "prefill"
-	case errors.Is(err, errFirstToken):
-		return a.failedAfterHead(), "idle"
-	case errors.As(err, &ans):
-		if ans.refused() {
-			return breaker.Busy, "refused"
-		}
-		o := breaker.OutcomeOf(ans.status)
-		if o == breaker.Origin {
-			o = a.failedAfterHead()
-		}
-		return o, statusLabel(ans.status)
-	case errors.As(err, &event):
-		if event.status < http.StatusInternalServerError {
-			return breaker.Neutral, "error_event"
-		}
-		return a.failedAfterHead(), "error_event"
-	case errors.Is(err, errIdle):
-		return a.failedAfterHead(), "idle"
-	case errors.Is(err, errClientGone):
-		return breaker.Neutral, "canceled"
-	case errors.Is(err, errDraining), errors.Is(err, errMaxDuration), errors.Is(err, errNoTransport), errors.Is(err, errPD), errors.Is(err, ErrBlameless):
-		return breaker.Neutral, "ended"
-	}
-	if a.status == 0 && !(errors.As(err, &broken) && broken.Stage == StageBody) {
-		return breaker.Connect, "error" // reset before the head, or never reached
-	}
-	return a.failedAfterHead(), "error"
-}
-
-// failedAfterHead says what a worker that was reached has failed with. Before its
-// first token a decode worker may have waited for a cache that never came: that is
-// the pair's fault (failover 2A, pair memory).
-func (a *attempt) failedAfterHead() breaker.Outcome {
-	switch {
-	case !a.x.firstAt.IsZero():
-		return breaker.Stream
-	case a.decision.Prefill != nil && a.handed.Load():
-		return breaker.Transfer
-	}
-	return breaker.Origin
-}
-
 func statusLabel(status int) string {
 	switch {
 	case status < 400:
@@ -281,34 +264,4 @@ func statusLabel(status int) string {
 		return outcome4xx
 	}
 	return outcome5xx
-}
-
-// stage returns how far the attempt got.
-func (a *attempt) stage(err error) Stage {
-	if err == nil {
-		return StageBody
-	}
-	var broken *Error
-	switch {
-	case errors.As(err, &broken):
-		return broken.Stage
-	case a.status != 0:
-		return StageBody
-	}
-	return stageOf(err)
-}
-
-// stageOf returns the stage of an attempt's error.
-func stageOf(err error) Stage {
-	var broken *Error
-	var ans *answer
-	switch {
-	case errors.As(err, &broken):
-		return broken.Stage
-	case errors.As(err, &ans):
-		return StageHead
-	case errors.Is(err, errIdle):
-		return StageDispatched
-	}
-	return StageDial
 }

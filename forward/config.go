@@ -34,6 +34,16 @@ const (
 	PreDispatch RetrySafety = "pre-dispatch"
 )
 
+// PrefillFailure says what becomes of a request whose prefill leg failed.
+type PrefillFailure string
+
+// The policies; none of them is silent (llm-d/llm-d-router 1206).
+const (
+	PrefillRetry PrefillFailure = "retry"
+	PrefillLocal PrefillFailure = "local"
+	PrefillError PrefillFailure = "error"
+)
+
 // Config is the forwarder's tuning. The zero value is not valid: start from
 // [DefaultConfig].
 type Config struct {
@@ -41,6 +51,26 @@ type Config struct {
 	DirectFailover bool        // in direct mode, repeat failed attempts on alternates as in auto; default true
 	MaxRetries     int         // further attempts after the first; 0 fails at once; default 1 (--request-max-retries)
 	RetrySafety    RetrySafety // default before-first-token
+
+	// ConnectRetrySameEP is how many times a worker that cannot be dialed is dialed
+	// again, if it was picked for what it holds: for cached blocks, a session, or as
+	// a leg of a pair. 0 to 3, default 1 (LoxiLB: LLB_PD_CONNECT_RETRY_SAME_EP).
+	ConnectRetrySameEP int
+	// MaxAttempts bounds the dials and dispatches of one leg of a request, of
+	// whatever kind. 1 to 8, default 3.
+	MaxAttempts int
+	// RetryBudgetShare and RetryBudgetFloor bound the repetitions of all requests
+	// together: in any 10 s, a share of the requests, plus so many per second.
+	// Defaults 0.2 and 3; both 0 repeat nothing.
+	RetryBudgetShare, RetryBudgetFloor float64
+	// PrefillFailure is what a prefill leg's failure comes to: another pair once,
+	// then the error (retry, the default); the decode worker computes the prompt
+	// itself (local, counted); or the error at once (error).
+	PrefillFailure PrefillFailure
+
+	// EngineRequestID tells vLLM engines, in X-Request-Id, the attempt's ID as their
+	// own name for the request. Default true.
+	EngineRequestID bool
 
 	// NameWorker puts the ID of the worker that answered into the response header
 	// x-worker-instance-id. Default true; turn it off where clients must not
@@ -62,9 +92,14 @@ type Config struct {
 
 	IdleTimeout       time.Duration // longest wait for the worker's next byte, answer head included; 0 for ever; default 900 s
 	PrefillTimeout    time.Duration // longest wait for a prefill leg's answer before the decode leg has one; 0 for ever; default 30 s (--prefill-timeout)
-	FirstTokenTimeout time.Duration // longest wait for the first content of a pair's stream; 0 for ever; default 120 s (--pd-first-token-timeout)
-	MaxDuration       time.Duration // longest duration of a whole request; 0 no limit; default 0
-	WriteTimeout      time.Duration // longest wait for the client to take a write; 0 for ever; default 60 s
+	TTFTTimeout       time.Duration // longest wait for the first content of a mixed worker's stream; 0 (default) for as long as it is not idle (--ttft-timeout)
+	FirstTokenTimeout time.Duration // the same of a pair's decode leg; 0 for ever; default 120 s (--ttft-timeout, --pd-first-token-timeout)
+
+	// DecodeConnectTimeout bounds the dial of a pair's decode worker; 0 (default)
+	// for the transport's own (--decode-connect-timeout-ms).
+	DecodeConnectTimeout time.Duration
+	MaxDuration          time.Duration // longest duration of a whole request; 0 no limit; default 0
+	WriteTimeout         time.Duration // longest wait for the client to take a write; 0 for ever; default 60 s
 
 	// KeepAlive is the silence after which a client whose stream has begun gets
 	// an SSE comment; 0 for none. Default 0 (--sse-keepalive).
@@ -103,23 +138,29 @@ const (
 // DefaultConfig returns the defaults named in [Config].
 func DefaultConfig() Config {
 	return Config{
-		Mode:              Auto,
-		Admission:         admission.Headers{Expose: admission.ExposeInherit},
-		DirectFailover:    true,
-		MaxRetries:        1,
-		RetrySafety:       BeforeFirstToken,
-		NameWorker:        true,
-		DefaultRetention:  retentionLong,
-		MaxBody:           32 << 20,
-		MaxBuffered:       1 << 30,
-		IdleTimeout:       900 * time.Second,
-		PrefillTimeout:    30 * time.Second,
-		FirstTokenTimeout: 120 * time.Second,
-		WriteTimeout:      60 * time.Second,
-		HoldTime:          10 * time.Second,
-		MinBodyRate:       1 << 10,
-		DrainDelay:        5 * time.Second,
-		DrainTimeout:      30 * time.Second,
+		Mode:               Auto,
+		Admission:          admission.Headers{Expose: admission.ExposeInherit},
+		DirectFailover:     true,
+		MaxRetries:         1,
+		RetrySafety:        BeforeFirstToken,
+		ConnectRetrySameEP: 1,
+		MaxAttempts:        3,
+		RetryBudgetShare:   0.2,
+		RetryBudgetFloor:   3,
+		PrefillFailure:     PrefillRetry,
+		EngineRequestID:    true,
+		NameWorker:         true,
+		DefaultRetention:   retentionLong,
+		MaxBody:            32 << 20,
+		MaxBuffered:        1 << 30,
+		IdleTimeout:        900 * time.Second,
+		PrefillTimeout:     30 * time.Second,
+		FirstTokenTimeout:  120 * time.Second,
+		WriteTimeout:       60 * time.Second,
+		HoldTime:           10 * time.Second,
+		MinBodyRate:        1 << 10,
+		DrainDelay:         5 * time.Second,
+		DrainTimeout:       30 * time.Second,
 	}
 }
 
@@ -140,6 +181,20 @@ func (c Config) Validate() error {
 	if c.MaxRetries < 0 || c.MaxRetries > 5 {
 		errs = append(errs, fmt.Errorf("request max retries %d: want 0 to 5", c.MaxRetries))
 	}
+	if c.ConnectRetrySameEP < 0 || c.ConnectRetrySameEP > 3 {
+		errs = append(errs, fmt.Errorf("connect retries on the same worker %d: want 0 to 3", c.ConnectRetrySameEP))
+	}
+	if c.MaxAttempts < 1 || c.MaxAttempts > 8 {
+		errs = append(errs, fmt.Errorf("max attempts %d: want 1 to 8", c.MaxAttempts))
+	}
+	if c.RetryBudgetShare < 0 || c.RetryBudgetShare > 1 || c.RetryBudgetFloor < 0 {
+		errs = append(errs, fmt.Errorf("retry budget %g of the requests and %g per second: want 0 to 1, and 0 or more", c.RetryBudgetShare, c.RetryBudgetFloor))
+	}
+	switch c.PrefillFailure {
+	case PrefillRetry, PrefillLocal, PrefillError:
+	default:
+		errs = append(errs, fmt.Errorf("prefill failure %q: want retry, local or error", c.PrefillFailure))
+	}
 	if c.MaxBody < 1 {
 		errs = append(errs, fmt.Errorf("max body %d bytes: want at least 1", c.MaxBody))
 	}
@@ -156,6 +211,8 @@ func (c Config) Validate() error {
 		{"idle timeout", c.IdleTimeout},
 		{"prefill timeout", c.PrefillTimeout},
 		{"first token timeout", c.FirstTokenTimeout},
+		{"ttft timeout", c.TTFTTimeout},
+		{"decode connect timeout", c.DecodeConnectTimeout},
 		{"max duration", c.MaxDuration},
 		{"write timeout", c.WriteTimeout},
 		{"hold time", c.HoldTime},

@@ -80,6 +80,13 @@ func (x *exchange) next(n int) (picker.Decision, error) {
 	if x.direct && n == 0 {
 		return x.named(now)
 	}
+	if x.localTo != "" { // its prefill worker has failed, and it is to do without
+		req := x.pick
+		req.Alone = true
+		to := x.localTo
+		x.localTo = ""
+		return x.s.deps.Picker.Direct(now, to, "", &req)
+	}
 	x.pick.Tried = x.tried
 	d, err := x.s.deps.Picker.Pick(now, &x.pick)
 	if x.kind == prompt.Other && !x.pick.AnyModel && errors.Is(err, picker.ErrNoModel) {

@@ -16,16 +16,17 @@ import (
 // Errors that end a request or an attempt, beside those of prompt, picker and
 // the transports.
 var (
-	errIdle        = errors.New("the worker was silent for too long")
-	errMaxDuration = errors.New("the request exceeded its maximum duration")
-	errClientGone  = errors.New("the client went away")
-	errSlowBody    = errors.New("the request body came too slowly")
-	errBrokenBody  = errors.New("the request body could not be read")
-	errMethod      = errors.New("method not supported")
-	errStale       = errors.New("the gateway's worker cannot be used")
-	errPD          = errors.New("prefill/decode requests are not supported by this forwarder")
-	errNoTransport = errors.New("no transport for this worker")
-	errEventSize   = errors.New("an event of the stream is too large")
+	errIdle         = errors.New("the worker was silent for too long")
+	errMaxDuration  = errors.New("the request exceeded its maximum duration")
+	errClientBudget = errors.New("the time that the client allowed is over")
+	errClientGone   = errors.New("the client went away")
+	errSlowBody     = errors.New("the request body came too slowly")
+	errBrokenBody   = errors.New("the request body could not be read")
+	errMethod       = errors.New("method not supported")
+	errStale        = errors.New("the gateway's worker cannot be used")
+	errPD           = errors.New("prefill/decode requests are not supported by this forwarder")
+	errNoTransport  = errors.New("no transport for this worker")
+	errEventSize    = errors.New("an event of the stream is too large")
 )
 
 // answer is a worker's response that is no success: kept, to be given to the
@@ -46,6 +47,13 @@ func (a *answer) refused() bool {
 	return a.status == http.StatusTooManyRequests ||
 		a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") != ""
 }
+
+// exhausted is a failure that was not repeated because the fleet gets no more
+// repetitions for now.
+type exhausted struct{ err error }
+
+func (e *exhausted) Error() string { return "retry budget exhausted: " + e.err.Error() }
+func (e *exhausted) Unwrap() error { return e.err }
 
 // errorEvent is a stream's own error event, relayed to the client as it came.
 type errorEvent struct{ status int }
@@ -79,6 +87,11 @@ const (
 // describe maps err to what the client is told. No text of a transport or a
 // worker gets in: it may name addresses (infera.md H11).
 func describe(err error) apiError {
+	if over := new(exhausted); errors.As(err, &over) {
+		out := describe(over.err)
+		out.mayHaveRun = false // it is for the client to say whether to repeat it (failover 2B)
+		return out
+	}
 	if e, ok := describePair(err); ok {
 		return e
 	}
@@ -99,6 +112,8 @@ func describe(err error) apiError {
 		return apiError{status: 504, kind: serverError, code: "stream_idle_timeout", message: "the worker did not answer in time", mayHaveRun: true}
 	case errors.Is(err, errMaxDuration):
 		return apiError{status: 504, kind: serverError, code: "max_duration_exceeded", message: errMaxDuration.Error(), mayHaveRun: true}
+	case errors.Is(err, errClientBudget):
+		return apiError{status: 504, kind: serverError, code: "client_timeout_exceeded", message: errClientBudget.Error(), mayHaveRun: true}
 	case errors.Is(err, errEventSize):
 		return apiError{status: 502, kind: serverError, code: "upstream_event_too_large", message: errEventSize.Error(), mayHaveRun: true}
 	case errors.Is(err, errNoTransport):
@@ -231,8 +246,8 @@ type responseErrorBody struct {
 	Error    errorBody `json:"error"`
 }
 
-// encode returns the JSON of e. Answers that are no stream have no attempt and
-// no sequence.
+// encode returns the JSON of e. Answers that are no stream have no sequence,
+// and those that no worker had a part in no attempt.
 func (e apiError) encode(form shape, of ids) []byte {
 	inner := errorBody{Message: e.message, Type: e.kind, Code: e.code, RequestID: of.request, AttemptID: of.attempt}
 	if e.param != "" {
@@ -302,7 +317,7 @@ func anthropicType(status int) string {
 }
 
 // write sends e as the whole response.
-func (e apiError) write(w http.ResponseWriter, form shape, requestID string) int {
+func (e apiError) write(w http.ResponseWriter, form shape, requestID, attemptID string) int {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	if e.retryAfter > 0 {
@@ -314,7 +329,7 @@ func (e apiError) write(w http.ResponseWriter, form shape, requestID string) int
 	if e.mayHaveRun { // the OpenAI SDKs obey it (failover 2B)
 		h.Set("X-Should-Retry", "false")
 	}
-	body := e.encode(form, ids{request: requestID})
+	body := e.encode(form, ids{request: requestID, attempt: attemptID})
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(e.status)
 	n, _ := w.Write(body) //nolint:gosec // JSON; the client is gone when it fails; the caller sees that by its context

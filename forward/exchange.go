@@ -6,11 +6,9 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
-	"strings"
+	"sync"
 	"time"
 
-	"pointsman/breaker"
-	"pointsman/fleet"
 	"pointsman/picker"
 	"pointsman/prompt"
 	"pointsman/prompt/audit"
@@ -39,14 +37,23 @@ type exchange struct {
 	gate         admitted
 	direct       bool // the headers name the worker
 	route        routing
-	workers      []string // that have been asked; the first ones in firstWorkers, as trail's in firstTrail
+	workers      []string // that have been asked; the first ones in firstWorkers
 	firstWorkers [2]string
-	firstTrail   [2]string
-	values       []string // of headers; see value
-	tried        []string // of these and of prefill workers, those that failed
-	paired       bool     // a prefill/decode pair has been asked
-	object       *Object  // the body's members, once a pair has been asked
-	redispatched bool     // a prefill leg has been repeated
+	values       []string  // of headers; see value
+	tried        []string  // of these and of prefill workers, those that failed
+	paired       bool      // a prefill/decode pair has been asked
+	object       *Object   // the body's members, once a pair has been asked
+	redispatched bool      // a prefill leg has been repeated
+	undialed     int       // decode workers that could not be reached
+	localTo      string    // decode worker that is to compute the prompt itself, after its prefill worker failed
+	deadline     time.Time // by which the client wants all of the answer; zero for none
+	clientID     string    // X-Request-Id for workers, and for the client when a worker returns its own
+	nonce        string    // ends the names under which engines know the request
+
+	mu         sync.Mutex // guards what both legs of a pair write
+	tries      []*try
+	sent       [legCount]byte
+	firstTries [2]*try // of tries, beginning with it
 
 	committed  bool // the response head has been handed to net/http
 	abort      bool // the body broke: the connection must not end cleanly
@@ -54,7 +61,6 @@ type exchange struct {
 	written    int64
 	writeUntil time.Time // the write deadline in force
 	firstAt    time.Time // of the first content
-	trail      []string  // worker=outcome of each attempt, and of each leg of one, that has ended
 }
 
 // router returns the metrics' router label, as Infera names its routers.
@@ -71,19 +77,40 @@ func (x *exchange) router() string {
 // commit sends the response head. From here on no other worker can be tried, so
 // the request's body is given back.
 func (x *exchange) commit(status int) {
-	x.w.Header()[headerRequestID] = x.value(x.id)
-	x.nameWorker()
+	x.identify()
+	x.nameWorker(x.answering(), status)
 	x.tellGate()
 	x.w.WriteHeader(status)
 	x.committed, x.status = true, status
 	x.releaseBody()
 }
 
+// answering returns the try whose answer is being relayed.
+func (x *exchange) answering() *try {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := len(x.tries) - 1; i >= 0; i-- {
+		if t := x.tries[i]; t.leg != legPrefill {
+			return t
+		}
+	}
+	return nil
+}
+
+// identify puts the request's ID into the response, and takes out the name under
+// which the engine knew it.
+func (x *exchange) identify() {
+	h := x.w.Header()
+	h[headerRequestID] = []string{x.id}
+	if x.cfg.EngineRequestID && len(h[headerClientID]) > 0 {
+		h[headerClientID] = []string{x.clientID}
+	}
+}
+
 // nameWorker tells in the response which worker it came from: after a fail-over
-// that is another than the endpoint picker chose. And it tells how the attempts
-// before it ended, so that the picker blames whom it must; "none" says that an
-// answer of the forwarder's own blames nobody.
-func (x *exchange) nameWorker() {
+// that is another than the endpoint picker chose. And it tells how the tries
+// before it ended, so that the picker blames whom it must.
+func (x *exchange) nameWorker(answering *try, status int) {
 	if !x.cfg.NameWorker {
 		return
 	}
@@ -91,17 +118,7 @@ func (x *exchange) nameWorker() {
 	if n := len(x.workers); n > 0 {
 		h[headerWorker] = x.value(x.workers[n-1])
 	}
-	switch {
-	case len(x.trail) > 0:
-		h[headerAttempts] = []string{strings.Join(x.trail, ", ")}
-	case len(x.workers) == 0:
-		h[headerAttempts] = []string{"none"}
-	}
-}
-
-// note puts into the receipt how w has ended its part of an attempt.
-func (x *exchange) note(w *fleet.Worker, o breaker.Outcome) {
-	x.trail = append(x.trail, w.ID+"="+o.String())
+	h[headerAttempts] = []string{x.receipt(answering, status)}
 }
 
 // value returns a header field's values: v alone. A request's headers share one
@@ -152,12 +169,18 @@ func (x *exchange) firstToken(a *attempt) error {
 	if !x.firstAt.IsZero() {
 		return nil
 	}
+	if !a.waits.token() {
+		return errFirstToken
+	}
 	if a.begin != nil {
 		if err := a.begin(); err != nil {
 			return err
 		}
 	}
 	x.firstAt, x.served = time.Now(), *a.decision
+	if a.last != nil {
+		a.last.progress.Reach(StageBody)
+	}
 	a.decision.FirstToken(x.firstAt)
 	x.streamBegan(x.firstAt)
 	return nil
@@ -185,7 +208,7 @@ func (x *exchange) finish(ctx context.Context, err error) {
 // path that we only pass through, goes out as it came (Retry-After included);
 // a failure's text does not, for it may tell of the inside of the fleet.
 func (x *exchange) fail(err error) {
-	x.w.Header()[headerRequestID] = []string{x.id}
+	x.identify()
 	told := describe(err)
 	x.committed, x.status = true, told.status
 	var ans *answer
@@ -196,7 +219,8 @@ func (x *exchange) fail(err error) {
 			h.Set("Content-Type", "application/json")
 		}
 		h.Set("Content-Length", strconv.Itoa(len(ans.body)))
-		x.nameWorker()
+		x.identify()
+		x.nameWorker(nil, 0)
 		x.w.WriteHeader(ans.status)
 		n, _ := x.w.Write(ans.body)
 		x.written += int64(n)
@@ -208,9 +232,23 @@ func (x *exchange) fail(err error) {
 	if told.status == http.StatusRequestEntityTooLarge || told.status == http.StatusRequestTimeout {
 		x.w.Header().Set("Connection", "close") // the rest of the body is not worth reading
 	}
-	x.nameWorker()
+	x.nameWorker(nil, 0)
 	x.tellGate()
-	x.written += int64(told.write(x.w, shapeOf(x.kind), x.id))
+	x.written += int64(told.write(x.w, shapeOf(x.kind), x.id, x.attemptID()))
+}
+
+// attemptID returns the ID of the last try, of a pair that of its decode leg; ""
+// when no worker has been asked.
+func (x *exchange) attemptID() string {
+	if t := x.answering(); t != nil {
+		return t.id
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if n := len(x.tries); n > 0 {
+		return x.tries[n-1].id
+	}
+	return ""
 }
 
 func (x *exchange) outcome(err error) string {
@@ -257,6 +295,7 @@ func (x *exchange) log(ctx context.Context, err error, outcome string, took time
 		slog.String("outcome", outcome),
 		slog.Int("attempts", len(x.workers)),
 		slog.Any("workers", x.workers),
+		slog.String("receipt", x.receipt(nil, 0)),
 		slog.Int64("response_bytes", x.written),
 		slog.Duration("duration", took),
 	}

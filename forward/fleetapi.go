@@ -174,7 +174,7 @@ func (s *Server) model(w http.ResponseWriter, r *http.Request) {
 	apiError{
 		status: http.StatusNotFound, kind: badRequest, code: "model_not_found", param: "model",
 		message: "the model " + strconv.Quote(clip(name)) + " does not exist in this fleet",
-	}.write(w, openAI, requestID(r.Header, time.Now()))
+	}.write(w, openAI, requestID(r.Header, time.Now()), "")
 }
 
 // workerRecord has the fields of Infera's /v1/workers (infera.md 7.1; the

@@ -18,7 +18,8 @@ const (
 	headerRequestID = "X-Infera-Request-Id"
 	headerClientID  = "X-Request-Id"
 	headerAttemptID = "X-Infera-Attempt-Id"
-	headerAttempts  = "X-Infera-Attempts" // response: how the attempts before the answer ended
+	headerAttempts  = "X-Infera-Attempts"    // response: how the attempts ended
+	headerBudget    = "X-Request-Timeout-Ms" // how long the client waits for all of the answer
 )
 
 // internalPrefix marks headers between our own programs; a client's are never

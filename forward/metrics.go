@@ -27,6 +27,11 @@ type metrics struct {
 	truncated     *prometheus.CounterVec
 	missingDone   prometheus.Counter
 	aborts        prometheus.Counter
+	failovers     prometheus.Counter
+	sameEP        prometheus.Counter
+	sameEPOK      prometheus.Counter
+	exhausted     prometheus.Counter
+	prefillLocal  prometheus.Counter
 	prefills      prometheus.Counter
 	prefillFaults *prometheus.CounterVec
 	redispatches  prometheus.Counter
@@ -57,12 +62,17 @@ func newMetrics(bodies *admission.Budget) *metrics {
 		}, []string{"router"}),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pointsman_forward_attempts_total",
-			Help: "Attempts at workers, by the stage in which they ended and how.",
+			Help: "Tries at workers, each dial and each leg of a pair, by the stage in which they ended and how.",
 		}, []string{"stage", "outcome"}),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pointsman_forward_retries_total",
-			Help: "Attempts repeated on an alternate worker, by the stage in which the former one failed.",
-		}, []string{"stage"}),
+			Name: "infera_router_retries_total",
+			Help: "Requests repeated on another worker, by why the former attempt failed and in which stage.",
+		}, []string{"reason", "stage"}),
+		failovers:    counter("infera_router_failover_total", "Times that a request went to another worker than before."),
+		sameEP:       counter("infera_router_connect_retry_same_ep_total", "Further dials of a worker that was picked for what it holds and could not be dialed."),
+		sameEPOK:     counter("infera_router_connect_retry_same_ep_ok_total", "Of these, those that found the worker."),
+		exhausted:    counter("infera_router_retry_budget_exhausted_total", "Failures not repeated because all requests together had used up their repetitions."),
+		prefillLocal: counter("infera_router_prefill_local_total", "Prompts left to the decode worker because the prefill leg failed (--pd-prefill-failure local)."),
 		ttft: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "pointsman_forward_ttft_seconds",
 			Help:    "Time from a request's arrival to the first content of its stream.",
@@ -91,7 +101,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 func (s *Server) Register(reg prometheus.Registerer) error {
 	m := s.metrics
 	for _, c := range []prometheus.Collector{
-		m.duration, m.inflight, m.attempts, m.retries, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.decodeDials, m.gone, m.bytesIn, m.bytesOut, m.buffered,
+		m.duration, m.inflight, m.attempts, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.decodeDials, m.gone, m.bytesIn, m.bytesOut, m.buffered,
 	} {
 		if err := reg.Register(c); err != nil {
 			return err

@@ -22,7 +22,7 @@ func TestMetricsAreWellNamedAndRegisteredOnce(t *testing.T) {
 	}
 	for _, name := range []string{
 		"infera_request_duration_seconds", "infera_request_inflight",
-		"pointsman_forward_attempts_total", "pointsman_forward_retries_total", "pointsman_forward_ttft_seconds",
+		"pointsman_forward_attempts_total", "infera_router_retries_total", "pointsman_forward_ttft_seconds",
 		"pointsman_forward_client_disconnects_total", "pointsman_forward_request_bytes_total", "pointsman_forward_response_bytes_total",
 	} {
 		if w.series(name) == nil {

@@ -12,7 +12,7 @@ import (
 func TestTheResponseNamesTheWorkerThatAnswered(t *testing.T) {
 	const header = "X-Worker-Instance-Id"
 	broken := rawClose("")
-	forged := raw(jsonReply(200, "{}", header+": somebody-else", "X-Infera-Attempts: w1=connect"))
+	forged := raw(jsonReply(200, "{}", header+": somebody-else", "X-Infera-Attempts: m1@w1;refused"))
 	tests := []struct {
 		name    string
 		scripts []script
@@ -21,14 +21,14 @@ func TestTheResponseNamesTheWorkerThatAnswered(t *testing.T) {
 		want    string
 		receipt string
 	}{
-		{"an object", []script{good}, chatBody, false, "w1", ""},
-		{"a stream", []script{good}, streamBody, false, "w1", ""},
-		{"after a fail-over", []script{broken, good}, streamBody, false, "w2", "w1=connect"},
-		{"after a full worker", []script{raw(jsonReply(429, "{}")), good}, streamBody, false, "w2", "w1=busy"},
-		{"when all fail", []script{broken, broken}, chatBody, false, "w2", "w1=connect, w2=connect"},
-		{"a refusal", []script{raw(jsonReply(422, `{"error":{"message":"no"}}`))}, chatBody, false, "w1", ""},
+		{"an object", []script{good}, chatBody, false, "w1", "m1@w1;ok"},
+		{"a stream", []script{good}, streamBody, false, "w1", "m1@w1;ok"},
+		{"after a fail-over", []script{broken, good}, streamBody, false, "w2", "m1@w1;reset,m2@w2;ok"},
+		{"after a full worker", []script{raw(jsonReply(429, "{}")), good}, streamBody, false, "w2", "m1@w1;busy,m2@w2;ok"},
+		{"when all fail", []script{broken, broken}, chatBody, false, "w2", "m1@w1;reset,m2@w2;reset"},
+		{"a refusal", []script{raw(jsonReply(422, `{"error":{"message":"no"}}`))}, chatBody, false, "w1", "m1@w1;4xx"},
 		{"a refusal of our own", []script{good}, `{"model":1}`, false, "", "none"},
-		{"a worker that lies about its name", []script{forged}, chatBody, false, "w1", ""},
+		{"a worker that lies about its name", []script{forged}, chatBody, false, "w1", "m1@w1;ok"},
 		{"turned off", []script{forged}, chatBody, true, "", ""},
 	}
 	for _, tt := range tests {

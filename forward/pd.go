@@ -8,11 +8,9 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
-	"pointsman/breaker"
 	"pointsman/fleet"
 	"pointsman/picker"
 )
@@ -42,8 +40,6 @@ type legs struct {
 	body   *Object
 	chosen picker.Decision // as picked: its prefill leg is the one that runs
 
-	outcome breaker.Outcome // of the prefill leg, once it has ended
-
 	mu    sync.Mutex
 	began bool // the decode leg has produced something
 }
@@ -72,10 +68,6 @@ func (a *attempt) runPair() error {
 		pair: newPair(d.Prefill, d.Worker, d.PrefillRank, d.Rank, random),
 	}
 	a.begin = l.begin
-	if limit := x.cfg.FirstTokenTimeout; limit > 0 && x.scan.Stream { // else the first token cannot be seen
-		late := time.AfterFunc(limit, func() { l.fail(errFirstToken) })
-		defer late.Stop()
-	}
 	if conn.Topology() == Concurrent {
 		return l.concurrent()
 	}
@@ -142,7 +134,6 @@ func (l *legs) concurrent() error {
 		cancel(context.Canceled)
 		<-ended // no leg of a failed attempt is left when the next one begins
 		l.abort(l.pair.Prefill, failed)
-		l.notePrefill()
 		if first && failed != nil {
 			return &legError{failed}
 		}
@@ -185,7 +176,6 @@ func (l *legs) serial() error {
 		defer late.Stop()
 	}
 	answered, err := l.runPrefill(ctx, pre)
-	l.notePrefill()
 	if err != nil {
 		if l.a.ctx.Err() != nil { // the attempt itself was ended
 			err = l.a.cause(err)
@@ -195,22 +185,15 @@ func (l *legs) serial() error {
 		}
 		return &legError{err} // the decode worker has not been asked yet
 	}
-	for dials := 1; ; dials++ {
+	for {
 		dec, err := l.conn.Decode(l.pair, l.body, answered)
 		if err != nil {
 			return &legError{err}
 		}
 		err = l.decode(dec)
-		if err == nil || dials >= decodeDials || l.conn.Topology() != Pull || !l.undialed(err) || !l.alternate(err) {
+		if err == nil || l.conn.Topology() != Pull || !l.undialed(err) || l.a.x.undialed >= decodeDials || !l.alternate(err) {
 			return err
 		}
-	}
-}
-
-// notePrefill puts a fault of the prefill leg into the receipt. The leg has ended.
-func (l *legs) notePrefill() {
-	if l.outcome.Fault() {
-		l.a.x.note(l.pair.Prefill, l.outcome)
 	}
 }
 
@@ -227,6 +210,9 @@ func (l *legs) undialed(err error) bool {
 // dialed because of err.
 func (l *legs) alternate(err error) bool {
 	a, x := l.a, l.a.x
+	if !x.room(legDecode) || !x.mayRetry() {
+		return false
+	}
 	req := x.pick
 	req.Tried = append(slices.Clip(x.tried), a.decision.Worker.ID)
 	d, none := x.s.deps.Picker.Alternate(time.Now(), &req, l.pair.Prefill)
@@ -236,9 +222,10 @@ func (l *legs) alternate(err error) bool {
 	x.tried = req.Tried
 	x.workers = append(x.workers, d.Worker.ID)
 	x.s.metrics.decodeDials.Inc()
-	outcome, _ := a.verdict(err)
-	x.note(a.decision.Worker, outcome)
-	a.decision.Done(time.Now(), outcome)
+	x.s.metrics.failovers.Inc()
+	why := a.reason(err)
+	x.end(a.last, why, err)
+	a.decision.Done(time.Now(), why.outcome())
 	a.decision = &d
 	moved := *l.pair
 	moved.Decode, moved.DecodeRank = d.Worker, d.Rank
@@ -248,63 +235,70 @@ func (l *legs) alternate(err error) bool {
 
 // decode sends the decode leg and relays its answer to the client.
 func (l *legs) decode(body []byte) error {
-	d := l.a.decision
-	tr, err := l.a.x.transport(d.Worker)
-	if err != nil {
-		return err
+	d, x := l.a.decision, l.a.x
+	to := sending{leg: legDecode, worker: d.Worker, affinity: true, connect: x.cfg.DecodeConnectTimeout, timed: l.a}
+	err := l.a.relay(to, l.request(d.Worker, body, d.Rank))
+	if l.undialed(err) {
+		x.undialed++
+		return &decodeDialError{err}
 	}
-	return l.a.relay(tr, d.Worker, l.request(l.a.id, d.Worker, body, d.Rank))
+	return err
 }
 
 // request returns the request of a leg that runs on w.
-func (l *legs) request(id string, w *fleet.Worker, body []byte, rank int) *Request {
+func (l *legs) request(w *fleet.Worker, body []byte, rank int) *Request {
 	x := l.a.x
 	h := maps.Clone(x.outHeader)
-	h[headerAttemptID] = []string{id}
-	if forged := l.conn.RequestID(l.pair); forged != "" {
+	forged := l.conn.RequestID(l.pair)
+	if forged != "" {
 		h[headerClientID] = []string{forged}
 	}
-	delete(h, headerRank)
-	if rank >= 0 {
-		h[headerRank] = []string{strconv.Itoa(rank)}
-	}
+	setRank(h, rank)
 	// Infera keeps no connections for pairs either (infera/router/disagg.py).
-	return &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: h, Body: x.retained(w, body), Fresh: true}
+	return &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: h, Body: x.retained(w, body), Fresh: true, Named: forged != ""}
 }
 
 // runPrefill sends the prefill leg and reads its answer to the end. It tells the
 // picker how it went. An answer of 400 or above is an error; the object is nil
 // when the legs are concurrent, and whenever there is an error.
 func (l *legs) runPrefill(ctx context.Context, body []byte) (*Object, error) {
-	m := l.a.x.s.metrics
-	m.prefills.Inc()
-	got, err := l.sendPrefill(ctx, body)
-	l.outcome = prefillOutcome(ctx, err)
-	l.a.handed.Store(l.outcome == breaker.Success)
-	l.chosen.PrefillDone(time.Now(), l.outcome)
+	x := l.a.x
+	x.s.metrics.prefills.Inc()
+	got, t, err := l.sendPrefill(ctx, body)
+	why := reasonOfPrefill(ctx, err)
+	l.chosen.PrefillDone(time.Now(), why.outcome())
+	x.end(t, why, err)
 	if err != nil {
-		m.prefillFaults.WithLabelValues(prefillLabel(ctx, err)).Inc()
+		x.s.metrics.prefillFaults.WithLabelValues(why.String()).Inc()
 	}
 	return got, err
 }
 
-func (l *legs) sendPrefill(ctx context.Context, body []byte) (*Object, error) {
+func (l *legs) sendPrefill(ctx context.Context, body []byte) (*Object, *try, error) {
 	w := l.pair.Prefill
-	tr, err := l.a.x.transport(w)
+	to := sending{leg: legPrefill, worker: w, affinity: true}
+	resp, t, err := l.a.x.send(ctx, to, l.request(w, body, l.pair.PrefillRank))
 	if err != nil {
-		return nil, err
-	}
-	resp, err := tr.Do(ctx, w, l.request(l.a.prefillID, w, body, l.pair.PrefillRank))
-	if err != nil {
-		return nil, cause(ctx, err)
+		return nil, t, cause(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
+	t.progress.Reach(StageHead)
+	got, err := l.readPrefill(ctx, resp)
+	if err == nil {
+		t.progress.Reach(StageBody)
+	}
+	return got, t, err
+}
+
+// readPrefill reads the prefill leg's answer to its end.
+func (l *legs) readPrefill(ctx context.Context, resp *Response) (*Object, error) {
 	if err := plain(resp); err != nil {
 		return nil, err
 	}
 	if resp.Status >= http.StatusBadRequest {
 		return nil, prefillAnswer(ctx, resp)
 	}
+	l.a.handed.Store(true)
 	if l.conn.Topology() == Concurrent {
 		return nil, discard(ctx, resp, dialectOf(l.a.x.kind, l.a.x.r.URL.Path))
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 
-	"pointsman/breaker"
 	"pointsman/picker"
 )
 
@@ -27,31 +26,46 @@ func atPrefill(err error) bool {
 	return errors.As(err, &leg)
 }
 
+// decodeDialError is a decode leg that has reached no worker.
+type decodeDialError struct{ err error }
+
+func (e *decodeDialError) Error() string { return "decode leg: " + e.err.Error() }
+func (e *decodeDialError) Unwrap() error { return e.err }
+
 // mayRepeatPair reports whether a request that failed with err may go to another
-// pair, in another room (failover 2B). A prefill leg only computes a cache: it is
-// repeated once, whatever it had done. A decode leg is repeated when it cannot
-// have run, or has said itself that it failed.
+// pair, in another room (failover 2B).
+//
+// A prefill leg only computes a cache: it is repeated once, whatever it had done,
+// as long as the decode leg has produced nothing. A decode leg is repeated only
+// when it cannot have run: what was sent to a decode worker may be generating, and
+// no Config.RetrySafety makes it safe to run beside a second one.
 func (x *exchange) mayRepeatPair(err error) bool {
 	var ans *answer
 	var broken *Error
-	isAnswer, isBroken := errors.As(err, &ans), errors.As(err, &broken)
 	switch {
 	case errors.Is(err, errNoTransport), errors.Is(err, ErrPairParams):
 		return true
-	case isAnswer && ans.refused():
+	case errors.As(err, &ans) && ans.refused():
 		return true
 	case atPrefill(err):
-		again := isBroken || errors.Is(err, ErrHandoff) || isAnswer && ans.status >= 500
-		if x.redispatched || !again {
-			return false
-		}
-		x.redispatched = true
-		x.s.metrics.redispatches.Inc()
-		return true
-	case isAnswer:
-		return x.cfg.RetrySafety == BeforeFirstToken && ans.status >= 500 && ans.status != http.StatusNotImplemented
+		return x.mayRepeatPrefill(err)
+	case errors.As(err, &broken) && broken.Stage == StageDial:
+		return x.undialed < decodeDials
 	}
-	return isBroken && (broken.Stage <= StageWrite || x.cfg.RetrySafety == BeforeFirstToken && x.repeatable())
+	return errors.As(err, &broken) && broken.Stage == StageWrite
+}
+
+// mayRepeatPrefill decides by Config.PrefillFailure about a prefill leg that
+// failed with err.
+func (x *exchange) mayRepeatPrefill(err error) bool {
+	var ans *answer
+	var broken *Error
+	again := errors.As(err, &broken) || errors.Is(err, ErrHandoff) || errors.As(err, &ans) && ans.status >= http.StatusInternalServerError
+	if !again || x.redispatched || x.cfg.PrefillFailure == PrefillError {
+		return false
+	}
+	x.redispatched = true
+	return true
 }
 
 // failed notes the workers that err, of the attempt with d, speaks against.
@@ -62,48 +76,33 @@ func (x *exchange) failed(d *picker.Decision, err error) {
 		x.tried = append(x.tried, d.Prefill.ID, asked)
 	case atPrefill(err):
 		x.tried = append(x.tried, d.Prefill.ID)
+		x.redispatch(asked)
 	default:
 		x.tried = append(x.tried, asked)
 	}
 }
 
-// prefillOutcome says what a prefill leg's end means for its worker's circuit.
-func prefillOutcome(ctx context.Context, err error) breaker.Outcome {
-	var ans *answer
-	var broken *Error
-	switch {
-	case err == nil:
-		return breaker.Success
-	case errors.As(err, &ans) && ans.refused():
-		return breaker.Busy
-	case errors.As(err, &ans):
-		return breaker.OutcomeOf(ans.status)
-	case errors.Is(err, errPrefillTimeout), errors.Is(err, ErrHandoff):
-		return breaker.Origin
-	case ctx.Err() != nil, errors.Is(err, ErrBlameless), errors.Is(err, errNoTransport):
-		return breaker.Neutral
-	case errors.As(err, &broken) && broken.Stage == StageBody:
-		return breaker.Stream
+// redispatch counts what the failed prefill leg of a pair with the decode worker
+// comes to.
+func (x *exchange) redispatch(decode string) {
+	if !x.redispatched {
+		return // it was refused, which costs nothing
 	}
-	return breaker.Connect
+	if x.cfg.PrefillFailure == PrefillLocal {
+		x.localTo = decode
+		x.s.metrics.prefillLocal.Inc()
+		return
+	}
+	x.s.metrics.redispatches.Inc()
 }
 
-// prefillLabel is how a failed prefill leg ended, for the metric.
-func prefillLabel(ctx context.Context, err error) string {
-	var ans *answer
-	switch {
-	case errors.As(err, &ans) && ans.refused():
-		return "refused"
-	case errors.As(err, &ans):
-		return statusLabel(ans.status)
-	case errors.Is(err, errPrefillTimeout):
-		return "timeout"
-	case errors.Is(err, ErrHandoff):
-		return "handoff"
-	case ctx.Err() != nil:
-		return "canceled"
+// reasonOfPrefill says how a prefill leg has ended. One that was ended because of
+// its partner says nothing about its worker.
+func reasonOfPrefill(ctx context.Context, err error) reason {
+	if err != nil && ctx.Err() != nil && !errors.Is(err, errPrefillTimeout) {
+		return tryAborted
 	}
-	return "error"
+	return reasonOf(err, false)
 }
 
 // describePair handles what only a pair can fail with.
@@ -122,6 +121,8 @@ func describePair(err error) (apiError, bool) {
 		return apiError{status: 502, kind: serverError, code: "pd_handoff_failed", message: ErrHandoff.Error()}, true
 	case errors.Is(err, ErrPairParams):
 		return apiError{status: 502, kind: serverError, code: "pd_registration", message: ErrPairParams.Error()}, true
+	case errors.As(err, new(*decodeDialError)) && errors.As(err, &broken):
+		return apiError{status: 502, kind: serverError, code: "decode_connect_failed", message: "no decode worker could be reached"}, true
 	case errors.As(err, &ans):
 	case atPrefill(err) && errors.As(err, &broken):
 		out := describeBroken(broken)

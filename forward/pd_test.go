@@ -159,6 +159,12 @@ func TestBothLegsGetOneRoom(t *testing.T) {
 					t.Errorf("attempts %q and %q", pid, did)
 				}
 				forged := p.Get("X-Request-Id")
+				if protocol == "vllm-mooncake" { // vLLM knows each leg by its own name
+					if !strings.HasPrefix(forged, "mine/p1/") || !strings.HasPrefix(d.Get("X-Request-Id"), "mine/d1/") {
+						t.Errorf("request IDs %q and %q", forged, d.Get("X-Request-Id"))
+					}
+					continue
+				}
 				if forged != d.Get("X-Request-Id") || strings.HasPrefix(forged, "___prefill_addr") != (protocol == "vllm-mori-write") {
 					t.Errorf("%s: request IDs %q and %q", protocol, forged, d.Get("X-Request-Id"))
 				}
@@ -213,7 +219,6 @@ func TestP10AFailedLegTakesAnotherPair(t *testing.T) {
 		{"prefill refuses the connection", []script{nil, good}, []script{slowly(300 * time.Millisecond)}, true},
 		{"prefill is full", []script{raw(jsonReply(429, `{}`)), good}, []script{slowly(300 * time.Millisecond)}, true},
 		{"decode refuses the connection", []script{good}, []script{nil, good}, true},
-		{"decode answers 500", []script{good}, []script{broken, good}, true},
 		{"decode answers 500 while prefill hangs", []script{hang, good}, []script{broken, good}, false},
 	}
 	for _, tc := range tests {
@@ -245,7 +250,7 @@ func TestP10AFailedLegTakesAnotherPair(t *testing.T) {
 				}
 			}
 			if tc.healthy {
-				repeats := w.count("pointsman_forward_retries_total")
+				repeats := w.count("infera_router_retries_total")
 				if repeats == 0 {
 					t.Error("nothing was repeated: the test tests nothing")
 				}
@@ -318,44 +323,39 @@ func TestPrefillErrorsOfSerialPairs(t *testing.T) {
 	}
 }
 
-// TestP22P23ADispatchedDecodeLegIsNotRepeated: a decode leg whose connection died
-// after it was sent may run still, so where nothing may run twice it is not
-// repeated.
+// TestP22P23ADispatchedDecodeLegIsNotRepeated: a decode leg that failed after it
+// was sent may have run, so it is not repeated whatever --retry-safety says.
 func TestP22P23ADispatchedDecodeLegIsNotRepeated(t *testing.T) {
-	w := newPairWorld(t, "vllm-mooncake", []script{good, good}, []script{rawReset("", nil), rawReset("", nil)},
-		change(func(c *forward.Config) { c.RetrySafety = forward.PreDispatch }))
-	got := w.do(call{body: streamBody})
-	if got.status != 502 || got.header.Get("X-Should-Retry") != "false" {
-		t.Errorf("%d %s", got.status, got.body)
+	for name, s := range map[string]script{"a reset": rawReset("", nil), "500": raw(jsonReply(500, `{}`)), "an error event": raw(sse(`data: {"error":{"message":"x","code":500}}` + "\n\n"))} {
+		for _, safety := range []forward.RetrySafety{forward.PreDispatch, forward.BeforeFirstToken} {
+			w := newPairWorld(t, "vllm-mooncake", []script{good, good}, []script{s, s}, change(func(c *forward.Config) { c.RetrySafety = safety }))
+			got := w.do(call{body: streamBody})
+			if got.status < 500 || got.header.Get("X-Should-Retry") != "false" {
+				t.Errorf("%s, %s: %d %s", name, safety, got.status, got.body)
+			}
+			if n := count(w.decode); n[0]+n[1] != 1 {
+				t.Errorf("%s, %s: decode legs %v", name, safety, n)
+			}
+			w.settled(1)
+		}
 	}
-	if n := count(w.decode); n[0]+n[1] != 1 {
-		t.Errorf("decode legs %v", n)
-	}
-	w.settled(1)
 }
 
-// TestP23ABrokenDecodeLegMovesToAnotherPairAndRoom: before the first byte another
-// pair is tried, and nothing is ever sent into a room again.
-func TestP23ABrokenDecodeLegMovesToAnotherPairAndRoom(t *testing.T) {
-	w := newPairWorld(t, "vllm-mooncake", []script{good, good}, []script{rawReset("", nil), good})
+// TestP23APairThatIsRepeatedGetsAnotherRoom: nothing is ever sent into a room again.
+func TestP23APairThatIsRepeatedGetsAnotherRoom(t *testing.T) {
+	w := newPairWorld(t, "vllm-mooncake", []script{good, good}, []script{raw(jsonReply(429, "{}")), good})
 	seen := map[string]bool{}
 	for range 8 {
 		if got := w.do(call{body: streamBody}); got.status != 200 || got.body != goodBody {
 			t.Fatalf("%d %s", got.status, got.body)
 		}
 	}
-	broken, whole := w.decode[0].got(), w.decode[1].got()
-	if len(broken) == 0 || len(whole) != 8 {
-		t.Fatalf("%d legs broke, %d were served; want some and 8", len(broken), len(whole))
+	full, whole := w.decode[0].got(), w.decode[1].got()
+	if len(full) == 0 || len(whole) != 8 {
+		t.Fatalf("%d legs were refused, %d were served; want some and 8", len(full), len(whole))
 	}
-	for _, r := range append(broken, whole...) {
-		var leg struct {
-			Params struct {
-				TransferID string `json:"transfer_id"`
-			} `json:"kv_transfer_params"`
-		}
-		fatal(t, json.Unmarshal(r.body, &leg))
-		if id := leg.Params.TransferID; id == "" || seen[id] {
+	for _, r := range append(full, whole...) {
+		if id := room(t, r); seen[id] {
 			t.Errorf("room %q was used twice", id)
 		} else {
 			seen[id] = true
@@ -375,7 +375,7 @@ func TestADecodeWorkerThatCannotBeDialedIsReplaced(t *testing.T) {
 	if n := count(w.prefill); n[0] != 4 {
 		t.Errorf("%d prefill legs for 4 requests", n[0])
 	}
-	if w.count("infera_router_decode_alt_dial_total") == 0 || w.count("pointsman_forward_retries_total") != 0 {
+	if w.count("infera_router_decode_alt_dial_total") == 0 || w.count("infera_router_retries_total") != 0 {
 		t.Error("no alternate was dialed, or attempts were spent on it")
 	}
 	w.settled(4)
@@ -418,32 +418,39 @@ func TestTheReceiptNamesEachLegThatFailed(t *testing.T) {
 		prefill, decode []script
 		receipt         string
 	}{
-		{"a prefill worker, concurrent", "sglang-bootstrap", []script{broken, good}, []script{hang, good}, "p1=connect, d1=neutral"},
-		{"a prefill worker, serial", "vllm-nixl", []script{broken, handoff(nixlHandoff)}, []script{good}, "p1=connect, d1=neutral"},
-		{"a full prefill worker", "vllm-nixl", []script{full, handoff(nixlHandoff)}, []script{good}, "d1=neutral"},
-		{"a decode worker that was replaced", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{nil, good}, "d1=connect"},
-		{"both that were dialed", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{nil, broken}, "d1=connect, d2=connect"},
-		{"none", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{good}, ""},
+		{"a prefill worker, concurrent", "sglang-bootstrap", []script{broken, good}, []script{hang, good}, "d1@d1;aborted,p1@p1;reset,d2@d2;ok"},
+		{"a prefill worker, serial", "vllm-nixl", []script{broken, handoff(nixlHandoff)}, []script{good}, "p1@p1;reset,p2@p2;ok,d1@d1;ok"},
+		{"a full prefill worker", "vllm-nixl", []script{full, handoff(nixlHandoff)}, []script{good}, "p1@p1;busy,p2@p2;ok,d1@d1;ok"},
+		{"a decode worker that was replaced", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{nil, good}, "p1@p1;ok,d1@d1;refused,d2@d1;refused,d3@d2;ok"},
+		{"both that were dialed", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{nil, broken}, "p1@p1;ok,d1@d1;refused,d2@d1;refused,d3@d2;transfer"},
+		{"nobody", "vllm-nixl", []script{handoff(nixlHandoff)}, []script{good}, "p1@p1;ok,d1@d1;ok"},
 	}
 	for _, tt := range tests {
 		w := newPairWorld(t, tt.protocol, tt.prefill, tt.decode, direct)
 		got := w.do(call{body: streamBody, header: map[string]string{"X-Worker-Instance-Id": "d1", "X-Prefill-Instance-Id": "p1"}})
-		if receipt := got.header.Get("X-Infera-Attempts"); receipt != tt.receipt {
+		receipt := got.header.Get("X-Infera-Attempts")
+		if tt.protocol == "sglang-bootstrap" { // the prefill leg may or may not have ended by now
+			receipt = strings.Replace(receipt, ",p2@p2;ok", "", 1)
+		}
+		if sorted(receipt) != sorted(tt.receipt) {
 			t.Errorf("%s: %d with the receipt %q, want %q", tt.name, got.status, receipt, tt.receipt)
 		}
 		w.settled(1)
 	}
 }
 
+// sorted puts the tries of a receipt in order: the legs of a pair begin together.
+func sorted(receipt string) string {
+	tries := strings.Split(receipt, ",")
+	slices.Sort(tries)
+	return strings.Join(tries, ",")
+}
+
 // TestASlowPrefillLegIsNoFaultOfTheDecodeWorker that has not been asked.
 func TestASlowPrefillLegIsNoFaultOfTheDecodeWorker(t *testing.T) {
-	for _, idle := range []bool{false, true} {
+	{
 		w := newPairWorld(t, "vllm-nixl", []script{hang}, []script{good}, change(func(c *forward.Config) {
-			if c.MaxRetries, c.PrefillTimeout = 0, 0; idle {
-				c.IdleTimeout = 50 * time.Millisecond
-			} else {
-				c.FirstTokenTimeout = 50 * time.Millisecond
-			}
+			c.MaxRetries, c.PrefillTimeout = 0, 50*time.Millisecond
 		}))
 		for range 3 {
 			if got := w.do(call{body: streamBody}); got.status != 504 {

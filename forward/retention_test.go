@@ -124,7 +124,7 @@ func TestRetentionOnBothLegs(t *testing.T) {
 			if protocol == "vllm-mori-read" {
 				first = handoff(`{"transfer_id":"t","remote_engine_id":"e","remote_block_ids":[1]}`)
 			}
-			w := newPairWorld(t, protocol, []script{first}, []script{good}, injecting)
+			w := newPairWorld(t, protocol, []script{first}, []script{good}, injecting, change(func(c *forward.Config) { c.EngineRequestID = false }))
 			if got := w.do(call{body: streamBody}); got.status != 200 {
 				t.Fatalf("%d %s", got.status, got.body)
 			}

@@ -82,6 +82,7 @@ type Server struct {
 	bufs     buffers
 	prefixes []string          // of Deps.Routes
 	bodies   *admission.Budget // memory of the bodies held
+	budget   retryBudget       // of repetitions
 	prepared sync.Pool         // of *scored
 	draining atomic.Bool
 	legs     sync.WaitGroup // prefill legs that may outlive their request

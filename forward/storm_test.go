@@ -104,7 +104,7 @@ func TestAClientThatDoesNotReadIsGivenUp(t *testing.T) {
 	if w.count("infera_request_duration_seconds", "outcome=client_gone") != 1 {
 		t.Error("not counted as a client's disconnect")
 	}
-	if n := w.count("pointsman_forward_attempts_total", "outcome=canceled"); n != 1 {
+	if n := w.count("pointsman_forward_attempts_total", "outcome=aborted"); n != 1 {
 		t.Errorf("%d canceled attempts", n)
 	}
 }

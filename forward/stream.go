@@ -259,7 +259,7 @@ func (st *stream) fail(err error) error {
 	}
 	told := describe(err)
 	st.x.s.metrics.truncated.WithLabelValues(told.code).Inc()
-	out := told.event(st.form, ids{request: st.x.id, attempt: st.a.id, sequence: st.events})
+	out := told.event(st.form, ids{request: st.x.id, attempt: st.x.attemptID(), sequence: st.events})
 	if st.x.cfg.ErrorDone && st.dial == chat {
 		out = append(out, doneEvent...)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"pointsman/fleet"
 )
@@ -41,6 +42,17 @@ type Request struct {
 	// must not be repeated: a worker may be closing a kept connection at the very
 	// moment it is used. Transports without connections per request ignore it.
 	Fresh bool
+
+	// ConnectTimeout is the longest wait for a connection; 0 for the transport's
+	// own. Transports without connections per request ignore it.
+	ConnectTimeout time.Duration
+
+	// Progress is told how far the request gets; nil when nobody wants to know.
+	Progress *Progress
+
+	// Named says that X-Request-Id is the protocol's, so that it is not replaced
+	// by the engine's name for the request. Transports ignore it.
+	Named bool
 }
 
 // Response is what came back. Its reader closes Body.

@@ -17,8 +17,12 @@ func (c *Core) Transports() (map[string]forward.Transport, map[string]func(conte
 	settings := httptransport.DefaultConfig()
 	settings.Protocol = httptransport.Protocol(c.Config.Upstream.Protocol)
 	settings.ConnectTimeout = c.Config.Upstream.ConnectTimeout
+	settings.KeepAlive = c.Config.Upstream.KeepAlive
 	http, err := httptransport.New(settings)
 	if err != nil {
+		return nil, nil, fmt.Errorf("http transport: %w", err)
+	}
+	if err := http.Register(c.Registry); err != nil {
 		return nil, nil, fmt.Errorf("http transport: %w", err)
 	}
 	transports := map[string]forward.Transport{"http": http, "nats": http}

@@ -42,14 +42,15 @@ func (t *Transport) exchange(ctx context.Context, w *fleet.Worker, req *forward.
 		head, body = append(head, body...), nil
 	}
 	*lent = head
-	out := message{head: head, body: body, method: req.Method}
+	out := message{head: head, body: body, method: req.Method, progress: req.Progress}
 	if c := t.kept(key, req); c != nil {
 		resp, kept := t.on(ctx, c, out)
 		if kept == nil || !unsent(kept) || ctx.Err() != nil {
 			return resp, kept
 		}
 	}
-	c, err := t.dial(ctx, key)
+	req.Progress.Reach(forward.StageDial)
+	c, err := t.dial(ctx, key, req.ConnectTimeout)
 	if err != nil {
 		return nil, &forward.Error{Stage: forward.StageDial, Err: err}
 	}
@@ -74,6 +75,7 @@ func unsent(err error) bool {
 type message struct {
 	head, body []byte // a small body is already behind the head
 	method     string
+	progress   *forward.Progress
 }
 
 // on performs one exchange on c and takes c over.
@@ -99,7 +101,11 @@ type exchange struct {
 }
 
 func (x *exchange) run(out message) (*forward.Response, error) {
+	out.progress.Reach(forward.StageWrite)
 	werr := x.write(out)
+	if werr == nil {
+		out.progress.Reach(forward.StageDispatched)
+	}
 	res, err := x.head(out.method)
 	if werr != nil && (err != nil || res.status < 400) {
 		// A worker may refuse a request before it has read all of it; then its

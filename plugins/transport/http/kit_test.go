@@ -157,8 +157,11 @@ func newTransport(t *testing.T, change func(*Config)) *Transport {
 func oracle(t *testing.T) *Transport {
 	t.Helper()
 	cfg := DefaultConfig()
-	tr := &Transport{cfg: cfg, dialer: dialer(cfg), pool: pool{cfg: cfg}}
-	tr.std = newStd(cfg, tr.dialer)
+	tr, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.std = newStd(cfg, &tr.dials)
 	t.Cleanup(tr.Close)
 	return tr
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	nethttp "net/http"
 	"net/http/httptrace"
 	"strings"
@@ -19,15 +18,14 @@ import (
 // std sends requests through net/http's client.
 type std struct{ tr *nethttp.Transport }
 
-func newStd(cfg Config, dialer net.Dialer) *std {
+func newStd(cfg Config, dial *dialing) *std {
 	protocols := new(nethttp.Protocols)
 	protocols.SetHTTP1(cfg.Protocol == HTTP1)
 	protocols.SetHTTP2(cfg.Protocol == H2C)
 	protocols.SetUnencryptedHTTP2(cfg.Protocol == H2C)
 	return &std{tr: &nethttp.Transport{
-		DialContext:            dialer.DialContext,
-		TLSClientConfig:        cfg.TLS.Clone(),
-		TLSHandshakeTimeout:    cfg.ConnectTimeout,
+		DialContext:            dial.plain,
+		DialTLSContext:         dial.secure,
 		DisableCompression:     true,
 		DisableKeepAlives:      cfg.IdleTimeout == 0,
 		MaxIdleConnsPerHost:    cfg.MaxIdle,
@@ -40,7 +38,7 @@ func newStd(cfg Config, dialer net.Dialer) *std {
 }
 
 func (s *std) do(ctx context.Context, w *fleet.Worker, req *forward.Request) (*forward.Response, error) {
-	var reached progress
+	reached := progress{told: req.Progress}
 	key := keyOf(w)
 	scheme := "http://"
 	if key.tls {
@@ -48,6 +46,7 @@ func (s *std) do(ctx context.Context, w *fleet.Worker, req *forward.Request) (*f
 	}
 	src := &source{data: req.Body}
 	defer src.own()
+	ctx = withLimit(ctx, req.ConnectTimeout)
 	hr, err := nethttp.NewRequestWithContext(httptrace.WithClientTrace(ctx, reached.trace()), req.Method, scheme+key.addr+req.Target, nil)
 	if err != nil {
 		return nil, &forward.Error{Stage: forward.StageWrite, Err: fmt.Errorf("%w: %w", errRequest, err)}
@@ -99,12 +98,24 @@ func stdCause(ctx context.Context, err error) error {
 
 // progress notes how far a request got. net/http calls the hooks from its own
 // goroutines.
-type progress struct{ connected, wrote, answered atomic.Bool }
+type progress struct {
+	told                       *forward.Progress
+	connected, wrote, answered atomic.Bool
+}
 
 func (p *progress) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
-		GotConn:              func(httptrace.GotConnInfo) { p.connected.Store(true) },
-		WroteRequest:         func(info httptrace.WroteRequestInfo) { p.wrote.Store(info.Err == nil) },
+		GetConn: func(string) { p.told.Reach(forward.StageDial) },
+		GotConn: func(httptrace.GotConnInfo) {
+			p.connected.Store(true)
+			p.told.Reach(forward.StageWrite)
+		},
+		WroteRequest: func(info httptrace.WroteRequestInfo) {
+			if info.Err == nil {
+				p.wrote.Store(true)
+				p.told.Reach(forward.StageDispatched)
+			}
+		},
 		GotFirstResponseByte: func() { p.answered.Store(true) },
 	}
 }

@@ -2,8 +2,6 @@ package http
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -17,11 +15,11 @@ import (
 
 // Transport sends requests to workers. Create it with [New].
 type Transport struct {
-	cfg    Config
-	dialer net.Dialer
-	pool   pool
-	heads  sync.Pool // of *[]byte: request heads
-	std    *std      // HTTP/2; nil for HTTP/1.1
+	cfg   Config
+	dials dialing
+	pool  pool
+	heads sync.Pool // of *[]byte: request heads
+	std   *std      // HTTP/2; nil for HTTP/1.1
 }
 
 var _ forward.Transport = (*Transport)(nil)
@@ -34,16 +32,17 @@ func New(cfg Config) (*Transport, error) {
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = defaultConnect
 	}
-	t := &Transport{cfg: cfg, dialer: dialer(cfg), pool: pool{cfg: cfg}}
+	t := &Transport{cfg: cfg, pool: pool{cfg: cfg}}
+	t.dials = dialing{limit: cfg.ConnectTimeout, tls: cfg.TLS, protos: []string{"http/1.1"}, dialer: dialer(cfg), metrics: newMetrics()}
 	if cfg.Protocol == H2C {
-		t.std = newStd(cfg, t.dialer)
+		t.dials.protos = []string{"h2"}
+		t.std = newStd(cfg, &t.dials)
 	}
 	return t, nil
 }
 
 func dialer(cfg Config) net.Dialer {
 	return net.Dialer{
-		Timeout: cfg.ConnectTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{
 			Enable:   cfg.KeepAlive > 0,
 			Idle:     cfg.KeepAlive,
@@ -85,30 +84,11 @@ func (t *Transport) Do(ctx context.Context, w *fleet.Worker, req *forward.Reques
 	return t.exchange(ctx, w, req)
 }
 
-// dial opens a connection to w.
-func (t *Transport) dial(ctx context.Context, key poolKey) (*conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.ConnectTimeout)
-	defer cancel()
-	nc, err := t.dialer.DialContext(ctx, "tcp", key.addr)
+// dial opens a connection to a worker, within limit when it is not 0.
+func (t *Transport) dial(ctx context.Context, key poolKey, limit time.Duration) (*conn, error) {
+	nc, raw, err := t.dials.open(withLimit(ctx, limit), key.addr, key.tls)
 	if err != nil {
 		return nil, err
-	}
-	raw := nc
-	if key.tls {
-		cfg := t.cfg.TLS.Clone()
-		if cfg == nil {
-			cfg = &tls.Config{MinVersion: tls.VersionTLS12}
-		}
-		if cfg.ServerName == "" {
-			host, _, _ := net.SplitHostPort(key.addr)
-			cfg.ServerName = host
-		}
-		cfg.NextProtos = []string{"http/1.1"}
-		tc := tls.Client(nc, cfg)
-		if err := tc.HandshakeContext(ctx); err != nil {
-			return nil, errors.Join(err, nc.Close())
-		}
-		nc = tc
 	}
 	return newConn(nc, raw, key), nil
 }

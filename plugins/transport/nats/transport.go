@@ -171,10 +171,12 @@ func (t *Transport) Do(ctx context.Context, w *fleet.Worker, req *forward.Reques
 		place.leave()
 		return t.count("no_broker", unavailable("the request broker cannot be reached")), nil
 	}
+	req.Progress.Reach(forward.StageWrite)
 	if err := x.publish(data); err != nil {
 		x.abandon()
 		return t.count("no_broker", unavailable("the request broker did not take the request")), nil
 	}
+	req.Progress.Reach(forward.StageDispatched)
 	return x.answer(ctx)
 }
 
@@ -192,6 +194,9 @@ func (t *Transport) elsewhere(ctx context.Context, w *fleet.Worker, req *forward
 	t.metrics.requests.WithLabelValues("fallback").Inc()
 	return resp, err
 }
+
+// TimesIdle says that an idle timer runs here: --nats-req-idle-timeout.
+func (t *Transport) TimesIdle() bool { return true }
 
 // count notes how a request ended that was answered here.
 func (t *Transport) count(outcome string, r *forward.Response) *forward.Response {

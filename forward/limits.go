@@ -1,0 +1,67 @@
+package forward
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"pointsman/prompt"
+)
+
+// longestBudget is what a client may allow at most; more means no more than that.
+const longestBudget = 7 * 24 * time.Hour
+
+// clientBudget returns how long the client waits for all of the answer, 0 when it
+// does not say. Its error is a [*prompt.BadRequest].
+func clientBudget(h http.Header) (time.Duration, error) {
+	text := h.Get(headerBudget)
+	if text == "" {
+		return 0, nil
+	}
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || ms < 1 {
+		return 0, &prompt.BadRequest{
+			Status: http.StatusBadRequest, Code: prompt.CodeInvalidValue, Param: strings.ToLower(headerBudget),
+			Message: "the header x-request-timeout-ms takes a number of milliseconds of 1 or more",
+		}
+	}
+	return min(time.Duration(min(ms, int64(longestBudget/time.Millisecond)))*time.Millisecond, longestBudget), nil
+}
+
+// limit bounds the whole request by Config.MaxDuration and what the client allows,
+// whichever is less. The function that it returns frees the timer.
+func (x *exchange) limit() context.CancelFunc {
+	budget, _ := clientBudget(x.r.Header) // a bad one is refused by admit
+	most, why := x.cfg.MaxDuration, errMaxDuration
+	if budget > 0 && (most == 0 || budget < most) {
+		most, why = budget, errClientBudget
+	}
+	if most == 0 {
+		return func() {}
+	}
+	if budget > 0 {
+		x.deadline = x.start.Add(most)
+	}
+	ctx, cancel := context.WithTimeoutCause(x.ctx, most, why)
+	x.ctx = ctx
+	return cancel
+}
+
+// left returns what is left of the time that the client allows; false when it
+// allows any.
+func (x *exchange) left(now time.Time) (time.Duration, bool) {
+	return x.deadline.Sub(now), !x.deadline.IsZero()
+}
+
+// nonce returns eight random hexadecimal digits. They keep names apart and need
+// not be secret.
+func nonce() string {
+	var raw [4]byte
+	binary.BigEndian.PutUint32(raw[:], rand.Uint32()) //nolint:gosec // see above
+	return hex.EncodeToString(raw[:])
+}
