@@ -176,10 +176,12 @@ func (e *Engine) serve() {
 
 func (e *Engine) listen(ln net.Listener, h http.Handler, state func(net.Conn, http.ConnState)) {
 	srv := &http.Server{
-		Handler: h, ConnState: state, ReadHeaderTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		Handler: h, ConnState: state, Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		BaseContext: func(net.Listener) context.Context { return e.life },
 		ErrorLog:    slog.NewLogLogger(e.log.Handler(), slog.LevelDebug), // its only news are clients that broke off
 	}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
 	e.servers = append(e.servers, srv)
 	e.wg.Go(func() {
 		if err := srv.Serve(ln); err != nil && !errors.Is(err, http.ErrServerClosed) && e.life.Err() == nil {

@@ -130,12 +130,11 @@ func (f *anthropicFrames) delta(dst []byte, _ int, text string) []byte {
 
 func (f *anthropicFrames) finish(dst []byte, _ int, reason string, u usage) []byte {
 	dst = f.event(dst, "content_block_stop", map[string]any{"type": "content_block_stop", "index": 0})
-	dst = f.event(dst, "message_delta", map[string]any{
+	return f.event(dst, "message_delta", map[string]any{
 		"type":  "message_delta",
 		"delta": map[string]any{"stop_reason": anthropicReason(reason), "stop_sequence": nil},
 		"usage": map[string]int{"output_tokens": u.CompletionTokens},
 	})
-	return f.event(dst, "message_stop", map[string]string{"type": "message_stop"})
 }
 
 func (f *anthropicFrames) usage(dst []byte, _ usage) []byte { return dst }
@@ -146,7 +145,9 @@ func (f *anthropicFrames) failure(dst []byte, message string) []byte {
 	})
 }
 
-func (f *anthropicFrames) done() string { return "" }
+func (f *anthropicFrames) done() string {
+	return string(f.event(nil, "message_stop", map[string]string{"type": "message_stop"}))
+}
 
 // anthropicReason translates OpenAI's finish reason.
 func anthropicReason(reason string) string {

@@ -90,7 +90,12 @@ func (s *requestServer) listen(ctx context.Context) error {
 	if s.cfg.Deaf {
 		return nil
 	}
-	nc, err := nats.Connect(s.cfg.Server, nats.Name("infera-worker-req"), nats.MaxReconnects(-1), nats.ReconnectWait(natsRetry))
+	back := func(*nats.Conn) {
+		if s.cfg.MaxPending > 0 {
+			s.wg.Go(func() { s.rejoin(ctx) })
+		}
+	}
+	nc, err := nats.Connect(s.cfg.Server, nats.Name("infera-worker-req"), nats.MaxReconnects(-1), nats.ReconnectWait(natsRetry), nats.ReconnectHandler(back))
 	if err != nil {
 		return err
 	}
@@ -133,6 +138,41 @@ func (s *requestServer) consume(nc *nats.Conn, take nats.MsgHandler) (*nats.Subs
 	}
 	return js.Subscribe(wire.RequestSubject(s.id), take, nats.Durable(wire.Token(s.id)), nats.ManualAck(), nats.AckExplicit(),
 		nats.DeliverAll(), nats.AckWait(time.Hour), nats.MaxDeliver(1), nats.MaxAckPending(1000))
+}
+
+// rejoin makes the work queue and its consumer again, which a broker that was
+// restarted has lost with its memory. Infera's worker does not, and stays away
+// until it is restarted itself.
+func (s *requestServer) rejoin(ctx context.Context) {
+	retry := time.NewTicker(natsRetry)
+	defer retry.Stop()
+	for {
+		s.mu.Lock()
+		l, closing := s.link, s.closing
+		s.mu.Unlock()
+		if l == nil || closing {
+			return
+		}
+		if _, err := l.requests.ConsumerInfo(); err == nil {
+			return // the broker has kept it
+		}
+		_ = l.requests.Unsubscribe()
+		requests, err := s.consume(l.nc, func(m *nats.Msg) { s.take(ctx, l.nc, m) })
+		if err == nil {
+			s.mu.Lock()
+			if s.link == l {
+				s.link = &requestLink{nc: l.nc, requests: requests, cancels: l.cancels}
+			}
+			s.mu.Unlock()
+			return
+		}
+		s.log.LogAttrs(ctx, slog.LevelWarn, "request consumer not made again", slog.Any("error", err))
+		select {
+		case <-ctx.Done():
+			return
+		case <-retry.C:
+		}
+	}
 }
 
 // SetDeaf takes the worker off its broker, or puts it back: it stays registered

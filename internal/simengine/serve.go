@@ -150,9 +150,12 @@ func strikeConnection(ctx context.Context, w http.ResponseWriter, f fault, rc *e
 		return false
 	}
 	conn, err := hijack(w)
-	if err != nil { // HTTP/1.1 connections can always be taken
+	if err != nil { // HTTP/2
+		if f.is(faultHangAccept) {
+			<-ctx.Done()
+		}
 		rc.end(OutcomeFault)
-		return true
+		breakConnection()
 	}
 	if !f.is(faultHangAccept) {
 		resetConn(conn)
@@ -295,7 +298,7 @@ func (e *Engine) answer(w http.ResponseWriter, r *http.Request, a api, raw []byt
 	} else if err = wait(r.Context(), j); err == nil {
 		err = unary(newReply(w, r, f, nil, rc), a.unary(e, id, created, j), j)
 	}
-	if e.close(rc, j, err) == OutcomeAborted {
+	if e.close(rc, j, err) == OutcomeAborted || errors.Is(err, errReset) {
 		breakConnection()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +14,9 @@ import (
 
 // errFaulted says that a fault mode has ended the answer.
 var errFaulted = errors.New("ended by a fault")
+
+// errReset is errFaulted for an answer whose handler must end visibly broken.
+var errReset = fmt.Errorf("%w: reset", errFaulted)
 
 // reply writes one answer, bent by its fault.
 type reply struct {
@@ -54,7 +58,10 @@ func (p *reply) head(contentType string) error {
 	case faultStatusHangBody:
 		status = p.fault.arg
 	case faultCloseDelimCut:
-		return p.bareHead(contentType)
+		if err := p.bareHead(contentType); !errors.Is(err, http.ErrNotSupported) {
+			return err
+		}
+		h.Del("Content-Length")
 	}
 	p.entry.update(func(r *Receipt) { r.Status = status })
 	p.w.WriteHeader(status)
@@ -183,13 +190,15 @@ func (p *reply) breakOff() error {
 	switch p.fault.mode {
 	case faultCutAfter:
 		conn, err := hijack(p.w)
-		if err != nil {
-			return err
+		if err != nil { // HTTP/2: the handler's end resets the stream
+			return errReset
 		}
 		p.conn = conn
 		drainThenReset(p.ctx, conn)
 	case faultCloseDelimCut:
-		_ = p.conn.Close()
+		if p.conn != nil { // else HTTP/2, where the handler's end is a clean one
+			_ = p.conn.Close()
+		}
 	default:
 		b := p.frame.failure(nil, "the simulated engine failed")
 		if p.fault.is(faultErrorThenDone) {

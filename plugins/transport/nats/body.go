@@ -75,7 +75,7 @@ func (b *body) take(r wire.Reply, err error) {
 		text := string(r.Data)
 		err := fmt.Errorf("the worker reports %q", clip(text))
 		if text == wire.NoticeDraining || text == wire.NoticeCancelled {
-			err = fmt.Errorf("%w: %w", forward.ErrBlameless, err)
+			err = fmt.Errorf("%w: %w", forward.ErrLeaving, err)
 		}
 		b.cut(err)
 	}

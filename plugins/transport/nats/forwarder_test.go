@@ -178,8 +178,9 @@ func TestNobodyIsBlamedForComingBackLaterThanTheForwarder(t *testing.T) {
 	until(t, "a new connection", func() bool { return testutil.ToFloat64(tr.metrics.connects) == 2 && tr.Connected() })
 	d := openDoor(t, tr, e.Worker())
 	for range 5 {
-		if status, _, body := d.ask(true); status != http.StatusBadGateway || !strings.Contains(body, "upstream_connect_failed") {
-			t.Errorf("status %d, %q; want 502", status, body)
+		status, head, body := d.ask(true)
+		if status != http.StatusServiceUnavailable || head.Get("Retry-After") == "" || head.Get("X-Should-Retry") != "" {
+			t.Errorf("status %d, header %v, %q; want 503 with Retry-After", status, head, body)
 		}
 	}
 	if got := d.trips(); got != 0 {

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,7 +94,7 @@ func (h *holder) whole(status int) *forward.Response {
 	head := http.Header{}
 	switch {
 	case bytes.HasPrefix(b, []byte("\x1f\x8b")): // an engine that compresses unasked
-		head["Content-Type"] = []string{"application/json"}
+		head["Content-Type"] = []string{zippedType(b)}
 		head["Content-Encoding"] = []string{"gzip"}
 	case looksJSON(b):
 		head["Content-Type"] = []string{"application/json"}
@@ -113,6 +114,19 @@ func (h *holder) whole(status int) *forward.Response {
 		Status: status, Header: head, Length: h.size, Body: io.NopCloser(bytes.NewReader(b)),
 		CloseDelimited: status < http.StatusBadRequest && startsObject(b),
 	}
+}
+
+// zippedType looks into a compressed answer.
+func zippedType(b []byte) string {
+	const enough = 64 // to tell a stream by
+	var first []byte
+	if z, err := gzip.NewReader(bytes.NewReader(b)); err == nil {
+		first, _ = io.ReadAll(io.LimitReader(z, enough)) // what there is of a broken one
+	}
+	if kindOf(first) == heldEvents {
+		return "text/event-stream"
+	}
+	return "application/json"
 }
 
 // startsObject reports whether b is, or was to be, a JSON object. A text may well
@@ -140,6 +154,8 @@ func headFailure(ctx context.Context, err error, began bool) (*forward.Response,
 		return late("worker_idle_timeout", "the worker did not answer within the idle timeout"), nil
 	case errors.Is(err, errTotal):
 		return late("max_duration_exceeded", "the request exceeded its maximum duration"), nil
+	case errors.Is(err, errNotBack):
+		return unavailable("the workers have not come back to the NATS broker yet"), nil
 	case errors.Is(err, errNobody), errors.Is(err, errDenied):
 		stage = forward.StageDial
 	case errors.Is(err, errRefused):

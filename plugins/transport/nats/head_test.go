@@ -1,6 +1,8 @@
 package nats
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"io"
 	"net/http"
@@ -81,6 +83,8 @@ func TestAWholeAnswerIsDescribed(t *testing.T) {
 		{"Internal Server Error", 500, 500, "text/plain; charset=utf-8", ""},
 		{"", 204, 204, "", ""},
 		{"\x1f\x8bzz", 200, 200, "application/json", "gzip"},
+		{zipped("{}"), 200, 200, "application/json", "gzip"},
+		{zipped("data: a\n\n"), 200, 200, "text/event-stream", "gzip"},
 		{`{"error":{"m":1}}`, 0, 502, "application/json", ""},
 		{`{"id":1}`, 0, 200, "application/json", ""},
 		{`oops`, 0, 502, "text/plain; charset=utf-8", ""},
@@ -159,4 +163,12 @@ func TestConfigFaultsAreAllNamed(t *testing.T) {
 	if got := (Config{Server: "nats://u:p@a:1, b:2"}).redacted(); got != "nats://a:1,nats://b:2" {
 		t.Errorf("redacted: %q", got)
 	}
+}
+
+func zipped(text string) string {
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	_, _ = z.Write([]byte(text))
+	_ = z.Close()
+	return out.String()
 }

@@ -385,3 +385,16 @@ func certificates(t *testing.T) (dir string, pool *x509.CertPool) {
 	pool.AppendCertsFromPEM(cert)
 	return dir, pool
 }
+
+// TestAWorkerWithAThrottleComesBackBehindABrokerRestart: its stream and consumer
+// were in the broker's memory.
+func TestAWorkerWithAThrottleComesBackBehindABrokerRestart(t *testing.T) {
+	broker := testfleet.StartNATS(t, nil)
+	e := engine(t, broker.URL, func(c *simengine.Config) { c.NATS.MaxPending = 8 })
+	tr := start(t, broker.URL, nil)
+	broker.Restart(t)
+	until(t, "an answer of the worker", func() bool {
+		got := do(t.Context(), tr, e.Worker(), chat(3, true))
+		return got.err == nil && got.status == http.StatusOK && strings.HasSuffix(got.body, "data: [DONE]\n\n")
+	})
+}
