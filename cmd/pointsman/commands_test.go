@@ -158,6 +158,10 @@ pointsman_kvindex_mode{worker_id="b:1"} 1
 infera_policy_cache_view_size{worker_id="127.0.0.1:30000"} 321
 infera_router_worker_breaker_state{worker_id="127.0.0.1:30000"} 0
 infera_router_worker_breaker_state{worker_id="b:1"} 1
+pointsman_audit_state{model="m",worker_id="127.0.0.1:30000",form="chat",state="exact",reason=""} 1
+pointsman_audit_state{model="m",worker_id="127.0.0.1:30000",form="multimodal",state="off",reason="multimodal"} 1
+pointsman_audit_state{model="m",worker_id="b:1",form="tools",state="drifting",reason="hit"} 1
+pointsman_audit_canary{model="m",worker_id="b:1"} 1
 `
 	sickMetrics = `infera_active_workers{disagg_mode="mixed"} 0
 pointsman_fleet_connected{source="etcd"} 0
@@ -166,6 +170,8 @@ pointsman_fleet_records_skipped_total 3
 pointsman_kvindex_mode{worker_id="b:1"} 0
 pointsman_kvindex_unknown_parents_total{worker_id="b:1"} 50
 infera_router_worker_breaker_state{worker_id="b:1"} 2
+pointsman_audit_state{model="m",worker_id="b:1",form="completions",state="drifting",reason="count"} 1
+pointsman_audit_canary{model="m",worker_id="b:1"} 0
 `
 )
 
@@ -180,7 +186,7 @@ func TestFleetPrintsWhoIsThereAndWhatIsThoughtOfThem(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	mustSay(t, out, "exact", "321", "half-open", "predicted")
+	mustSay(t, out, "exact", "321", "half-open", "predicted", "TOKENS", "drifting")
 	for _, args := range [][]string{{"--url", "127.0.0.1:1"}, {"--url", url, "--metrics", "127.0.0.1:1"}} {
 		if _, err := run(t, append([]string{"fleet"}, args...)...); err == nil {
 			t.Errorf("%v: no error", args)
@@ -221,7 +227,8 @@ func TestDoctorFindsNothingWrongWithAHealthyDeployment(t *testing.T) {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	mustSay(t, out, `service "inference-extension": serving`, "EPP is ready", "EPP has 2 active workers",
-		"follows the cache events of 1 workers", `note  EPP knows the caches of 1 workers only as "predicted": b:1`, "is ready and knows 2 workers", "nothing is wrong")
+		"follows the cache events of 1 workers", `note  EPP knows the caches of 1 workers only as "predicted": b:1`, "is ready and knows 2 workers",
+		"counts tokens as the engines do in 1 kinds", "note  EPP foresees other hits than the engine finds for tools requests for m on b:1", "nothing is wrong")
 }
 
 func TestDoctorNamesEveryFaultAndWhatToDo(t *testing.T) {
@@ -234,7 +241,8 @@ func TestDoctorNamesEveryFaultAndWhatToDo(t *testing.T) {
 	}
 	mustSay(t, out, `WRONG EPP health, service "readiness": NOT_SERVING`, "WRONG EPP is not ready", "WRONG EPP has no active worker",
 		"--etcd-prefix", "WRONG EPP has lost its discovery backend", "WRONG EPP had no news of the fleet for 77 s", "note  EPP could not use 3 worker records",
-		`only as "none": b:1`, "dropped 50 of 0 cache events", "WRONG EPP has opened the circuit of b:1", "WRONG forwarder")
+		`only as "none": b:1`, "dropped 50 of 0 cache events", "WRONG EPP has opened the circuit of b:1",
+		"WRONG EPP and the engine count different tokens (count) in completions requests for m on b:1", "WRONG EPP has another tokenizer for m than b:1 registered", "WRONG forwarder")
 }
 
 func TestDoctorSaysWhenNobodyAnswers(t *testing.T) {

@@ -138,6 +138,7 @@ func (p *patient) checkProgram(ctx context.Context, x *examination, what, admin 
 	checkFleet(x, what, metrics)
 	checkIndex(x, what, metrics)
 	checkCircuits(x, what, metrics)
+	checkTokens(x, what, metrics)
 }
 
 // checkFleet looks at what discovery says.
@@ -182,6 +183,33 @@ func checkIndex(x *examination, what string, m stack.Metrics) {
 		x.note("events were missed before a subscription: a publisher with a replay endpoint (--kv-replay-port-offset) heals this at once, traffic heals it with time",
 			"%s dropped %.0f of %.0f cache events whose parent it does not know", what, orphans, events)
 	}
+}
+
+// checkTokens looks at what engines say of our token counts.
+func checkTokens(x *examination, what string, m stack.Metrics) {
+	exact := 0
+	m.Each("pointsman_audit_state", func(labels map[string]string, _ float64) {
+		of := fmt.Sprintf("%s requests for %s on %s", labels["form"], labels["model"], labels["worker_id"])
+		switch why := labels["reason"]; {
+		case labels["state"] == "exact":
+			exact++
+		case why == "hit":
+			x.note("is prefix caching on, does the worker tell cached tokens, and is its cache large enough? Evictions look like this too",
+				"%s foresees other hits than the engine finds for %s", what, of)
+		case labels["state"] == "drifting", why == "drift":
+			x.bad("is --router-tokenizer-path the model that this worker serves, tokenizer and chat template alike? pointsman tokens shows the first difference",
+				"%s and the engine count different tokens (%s) in %s", what, why, of)
+		}
+	})
+	if exact > 0 {
+		x.good("%s counts tokens as the engines do in %d kinds of requests and workers", what, exact)
+	}
+	m.Each("pointsman_audit_canary", func(labels map[string]string, v float64) {
+		if v == 0 {
+			x.bad("is --router-tokenizer-path the model that this worker serves?",
+				"%s has another tokenizer for %s than %s registered", what, labels["model"], labels["worker_id"])
+		}
+	})
 }
 
 // checkCircuits names the workers that are shut out.

@@ -59,7 +59,7 @@ func printFleet(out io.Writer, workers []workerInfo, metrics stack.Metrics) erro
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(w, "WORKER\tMODEL\tENGINE\tROLE\tSTATUS\tTRANSPORT\tBLOCK\tEVENTS")
 	if metrics != nil {
-		fmt.Fprint(w, "\tINDEX\tBLOCKS\tCIRCUIT\tIN FLIGHT")
+		fmt.Fprint(w, "\tINDEX\tBLOCKS\tCIRCUIT\tIN FLIGHT\tTOKENS")
 	}
 	fmt.Fprintln(w)
 	for i := range workers {
@@ -68,9 +68,10 @@ func printFleet(out io.Writer, workers []workerInfo, metrics stack.Metrics) erro
 			orUnknown(info.BlockSize), orDash(info.KVEvents))
 		if metrics != nil {
 			id := map[string]string{"worker_id": info.ID}
-			fmt.Fprintf(w, "\t%s\t%.0f\t%s\t%.0f",
+			fmt.Fprintf(w, "\t%s\t%.0f\t%s\t%.0f\t%s",
 				indexMode(metrics.Sum("pointsman_kvindex_mode", id)), metrics.Sum("infera_policy_cache_view_size", id),
-				circuitState(metrics.Sum("infera_router_worker_breaker_state", id)), metrics.Sum("pointsman_router_in_flight", id))
+				circuitState(metrics.Sum("infera_router_worker_breaker_state", id)), metrics.Sum("pointsman_router_in_flight", id),
+				tokensState(metrics, info.ID))
 		}
 		fmt.Fprintln(w)
 	}
@@ -79,6 +80,18 @@ func printFleet(out io.Writer, workers []workerInfo, metrics stack.Metrics) erro
 	}
 	_, err := fmt.Fprintf(out, "%d workers\n", len(workers))
 	return err
+}
+
+// tokensState says what the audit of prompts makes of a worker: the worst of what
+// it says of its forms of requests that is not off.
+func tokensState(m stack.Metrics, id string) string {
+	state := "-"
+	m.Each("pointsman_audit_state", func(labels map[string]string, _ float64) {
+		if is := labels["state"]; labels["worker_id"] == id && (is == "drifting" || is == "exact" && state == "-") {
+			state = is
+		}
+	})
+	return state
 }
 
 func orUnknown(n int) string {

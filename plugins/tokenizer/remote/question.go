@@ -7,6 +7,9 @@ import (
 // unsupported reports whether the engine makes something else of r than its
 // /tokenize would: that has no field for what the request says.
 func unsupported(r *prompt.Request) bool {
+	if r.Base == "" { // the name stands for different models on different workers
+		return true
+	}
 	switch r.Kind {
 	case prompt.Chat:
 		// Whether the tools are rendered is then up to a flag of the engine.
