@@ -62,6 +62,7 @@ type Config struct {
 	Names            fleet.Names // aliases and adapters beside those of the records
 	Audit            audit.Config
 
+	KVExact string // auto, on, off: whether picks heed cache events
 	PDMode  string // auto, off: whether prefill/decode pairs are formed
 	Index   kvindex.Config
 	Prompt  prompt.Config
@@ -138,6 +139,7 @@ func Default(prog Program) *Config {
 		Tokenizer:        "auto",
 		TokenizeTimeout:  50 * time.Millisecond,
 		TokenizeMaxBytes: 1 << 20,
+		KVExact:          "auto",
 		PDMode:           "auto",
 		Audit:            audit.DefaultConfig(),
 		Index:            kvindex.DefaultConfig(),
@@ -182,6 +184,9 @@ func (c *Config) finish() {
 	c.ExtProc.MaxMessage = max(c.ExtProc.MaxMessage, c.ExtProc.MaxBody+(1<<20))
 	if o := c.origin["health-probe"]; o.source == FromDefault {
 		c.Health.Enabled = c.Discovery != "kubernetes" // there the kubelet's readiness counts
+	}
+	if c.KVExact == "off" {
+		c.KVEventTransport = "none"
 	}
 	if c.Tokenizer == "auto" {
 		c.Tokenizer = "remote"

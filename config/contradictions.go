@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -15,6 +16,7 @@ func (c *Config) contradictions() []error {
 	var errs []error
 	for _, check := range []func(*Config) error{
 		(*Config).prefillWithoutPairs,
+		(*Config).exactWithoutEvents,
 		(*Config).shareWithoutTenants,
 		(*Config).queueWithoutCaps,
 		(*Config).warmupWithoutCaps,
@@ -29,6 +31,14 @@ func (c *Config) contradictions() []error {
 // said reports whether any source says something of the setting with that flag
 // name.
 func (c *Config) said(name string) bool { return c.origin[name].said }
+
+// exactWithoutEvents refuses exact matching without the events it goes by.
+func (c *Config) exactWithoutEvents() error {
+	if c.KVExact == "on" && c.KVEventTransport == "none" {
+		return errors.New("--kv-exact-mode on needs the events that --kv-event-transport none leaves out")
+	}
+	return nil
+}
 
 // prefillWithoutPairs refuses the prefill leg's settings in a pool that has no
 // such leg (the seed, section 4: they require pd_disagg_mode).

@@ -44,8 +44,8 @@ func readFile(given map[string]string, env func(string) (string, bool), rows []s
 	}
 	f, err := decodeFile(raw, rows)
 	f.text = raw
-	if err != nil {
-		return file{}, fmt.Errorf("config file %s: %w", path, err)
+	if err != nil { // what could be read is looked through for further faults
+		return f, fmt.Errorf("config file %s: %w", path, err)
 	}
 	return f, nil
 }

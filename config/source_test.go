@@ -99,6 +99,21 @@ func TestDurationsTakeGosNotationAndTheUnitOfTheirName(t *testing.T) {
 
 // TestOneFileDoesForBothPrograms: a key of the other program's is known, and its
 // value is checked, but nothing comes of it.
+func TestKVExactModeTakesLoxiLBsNumbers(t *testing.T) {
+	for text, want := range map[string]string{"0": "none", "1": "zmq", "3": "zmq", "auto": "zmq"} {
+		c, err := parse(t, config.EPP, nil, "--config", write(t, "pools: {default: {kvExactMode: "+text+"}}"))
+		if err != nil || c.KVEventTransport != want {
+			t.Errorf("kvExactMode %s: events by %v, want %s: %v", text, c, want, err)
+		}
+	}
+	for text, want := range map[string]string{"2": `"2" is not one of auto, on, off`, "1": "needs the events"} {
+		_, err := parse(t, config.EPP, nil, "--kv-event-transport", "none", "--config", write(t, "pools: {default: {kvExactMode: "+text+"}}"))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("kvExactMode %s without events: %v, want it to say %q", text, err, want)
+		}
+	}
+}
+
 func TestOneFileDoesForBothPrograms(t *testing.T) {
 	file := write(t, "grpc-port: 9102\nrequest-max-retries: 2\n")
 	for _, prog := range []config.Program{config.EPP, config.Forwarder} {
@@ -128,6 +143,7 @@ func TestBadPoolsAreRefusedWhole(t *testing.T) {
 		{"a pool twice", "pools:\n  p: {}\n  'p': {}", "pools.p: given twice"},
 		{"a prefill timeout without pairs", "pools: {default: {pd_disagg_mode: off, pd_prefill_timeout_sec: 5}}", "--prefill-timeout: means nothing while --pd-disagg-mode is off"},
 		{"all faults together", "a-b-c: 1\npools: {p: {d-e-f: 1, explain_ring: x}}", `"d-e-f"`},
+		{"all faults together, values too", "a-b-c: 1\npools: {p: {d-e-f: 1, explain_ring: x}}", `pools.p.explain_ring: "x" is not a whole number`},
 		{"all faults together, the first too", "a-b-c: 1\npools: {p: {d-e-f: 1, explain_ring: x}}", `"a-b-c"`},
 	}
 	for _, tt := range tests {

@@ -218,8 +218,26 @@ func (c *Config) healthRows() []setting {
 	}
 }
 
+// exactMode takes LoxiLB's numbers too: 0 off, 1 for pools with pairs, 3 for
+// those without; which a pool is, its workers tell.
+func (c *Config) exactMode() value {
+	v := oneOf(&c.KVExact, "auto", "on", "off")
+	set := v.set
+	v.set = func(text string) error {
+		switch text {
+		case "0", "false":
+			text = "off"
+		case "1", "3", "true":
+			text = "on"
+		}
+		return set(text)
+	}
+	return v
+}
+
 func (c *Config) prompts() []setting {
 	return []setting{
+		{name: "kv-exact-mode", aliases: []string{"kvExactMode"}, group: "Prompts", in: Both, usage: "off picks without the workers' cache events, whatever --kv-event-transport says; on demands them; auto goes by --kv-event-transport. LoxiLB's 0 is off, 1 and 3 are on", value: c.exactMode()},
 		{name: "tokenizer", group: "Prompts", in: Both, usage: "where token ids come from: this process, when --router-tokenizer-path is on this machine, else and for what it declines a worker's /tokenize (remote); none hashes bytes; auto is remote when there are KV events to match", value: oneOf(&c.Tokenizer, "auto", "remote", "none")},
 		{name: "tokenize-max-bytes", group: "Prompts", in: Both, usage: "longest prompt, rendered, that is tokenized in this process; a longer one is approximated, with the reason too_long", value: intValue(&c.TokenizeMaxBytes, 1<<10, 64<<20)},
 		{name: "tokenize-timeout-ms", group: "Prompts", in: Both, usage: "longest wait for a worker's /tokenize; then the prompt is approximated", value: millis(&c.TokenizeTimeout, time.Millisecond, 10*time.Second)},
