@@ -102,7 +102,7 @@ func (c *Config) picking() []setting {
 		{name: "pd-skip-prefill-tokens", group: "Picking", in: Both, usage: "a decode worker does without the prefill leg when it has at most this many prompt tokens to compute itself; 0 never", value: intValue(&c.Picker.PDSkipPrefillTokens, 0, 1<<30)},
 		{name: "explain-ring", restart: true, group: "Picking", in: Both, usage: "how many of the last picks /debug/picks shows; 0 keeps none", value: intValue(&c.Picker.ExplainRing, 0, 65536)},
 		{name: "session-affinity", group: "Picking", in: Both, usage: "whose requests of one conversation (X-Conversation-Id, else the body's user) stay with the workers that served the one before: pd for models with prefill/decode pairs, all, or off", value: oneOf(&c.Picker.SessionAffinity, picker.Sessions()...)},
-		{name: "pd-session-ttl-sec", group: "Picking", in: Both, usage: "for how long after its last request a conversation keeps its workers; 0 for 300 s (pool key pd_session_ttl_sec)", value: seconds(&c.Picker.SessionTTL, 0, 24*time.Hour)},
+		{name: "pd-session-ttl-sec", group: "Picking", in: Both, usage: "for how long after its last request a conversation keeps its workers; 0 for 300 s", value: seconds(&c.Picker.SessionTTL, 0, 24*time.Hour)},
 		{name: "predicted-ttl-s", restart: true, group: "Picking", in: Both, usage: "for how long a picked prompt is assumed to be on its worker without a sign of it", value: seconds(&c.Index.PredictedTTL, 0, 24*time.Hour)},
 		{name: "present-ttl-s", restart: true, group: "Picking", in: Both, usage: "for how long a prompt whose first token was seen is assumed to be there, unless an event says otherwise", value: seconds(&c.Index.PresentTTL, 0, 24*time.Hour)},
 	}

@@ -215,9 +215,18 @@ func (x *exchange) pickFor(ctx context.Context, body []byte, began time.Time) er
 	x.report = audit.Of(&x.scan, &x.prep, began)
 	r.Tokens, r.Blocks, r.Approx, r.Reason = x.prep.Tokens, x.prep.Blocks, x.prep.Approx, x.prep.Reason
 	r.Retention = picker.Retention(x.scan.Retention)
-	r.Session = picker.SessionKey(x.credential, x.conversation, x.scan.User())
+	r.Session = x.session()
 	r.Multimodal, r.Images = x.scan.Multimodal, x.scan.Images
 	return x.pick(ctx)
+}
+
+// session names the conversation. Whose it is tells the tenant's header, which
+// somebody has verified, or else what the client authenticates with.
+func (x *exchange) session() string {
+	if x.tenant != "" {
+		return picker.SessionKey(x.tenant, string(x.conversation), x.scan.User())
+	}
+	return picker.SessionKey(x.credential, x.conversation, x.scan.User())
 }
 
 // pickUnseen picks by load, for a request whose body is not known or not there.

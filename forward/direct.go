@@ -34,9 +34,21 @@ func (x *exchange) describePick() {
 	if x.direct { // who serves is decided: no tokenizer is loaded for it
 		return
 	}
-	h := x.r.Header
-	x.pick.Session = picker.SessionKey(h.Get("Authorization"), h.Get("X-Conversation-Id"), x.scan.User())
+	x.pick.Session = x.session()
 	x.score()
+}
+
+// session names the conversation. Whose it is tells the tenant's header, which
+// somebody has verified, or else what the client authenticates with.
+func (x *exchange) session() string {
+	h, owner := x.r.Header, ""
+	if name := x.cfg.Admission.Tenant; name != "" {
+		owner = h.Get(name)
+	}
+	if owner == "" {
+		owner = h.Get("Authorization")
+	}
+	return picker.SessionKey(owner, h.Get("X-Conversation-Id"), x.scan.User())
 }
 
 // score cuts the prompt into blocks, if there is something that can.
