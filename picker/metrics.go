@@ -166,8 +166,8 @@ func label(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 // loadCollector reads the ledger when it is scraped, so that picks do not write
 // gauges and departed targets have no series.
 type loadCollector struct {
-	p                              *Picker
-	blocks, inFlight, wait, oldest *prometheus.Desc
+	p                                                  *Picker
+	blocks, inFlight, wait, oldest, excluded, sessions *prometheus.Desc
 }
 
 func newLoadCollector(p *Picker) *loadCollector {
@@ -180,6 +180,8 @@ func newLoadCollector(p *Picker) *loadCollector {
 		inFlight: desc("pointsman_router_in_flight", "Requests picked and not done.", "worker_id"),
 		wait:     desc("pointsman_router_waiting_tokens", "Tokens to prefill for requests without a first token.", "worker_id"),
 		oldest:   desc("pointsman_router_oldest_reservation_seconds", "Age of the oldest pick that is not done; 0 for none."),
+		excluded: desc("infera_router_excluded", "Workers that get no requests at the moment, by reason; of pair_open, pairs.", "reason"),
+		sessions: desc("pointsman_router_sessions", "Conversations whose workers are remembered."),
 	}
 }
 
@@ -189,6 +191,28 @@ func (c *loadCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.inFlight
 	ch <- c.wait
 	ch <- c.oldest
+	ch <- c.excluded
+	ch <- c.sessions
+}
+
+// excluded counts the workers of the fleet that are left out for a reason that
+// passes. The mutex is held.
+func (p *Picker) excluded(now time.Time) (n [exclusions]int) {
+	tab := p.tab.Load()
+	for _, rows := range tab.ids {
+		r := rows[0]
+		switch c := r.t.circuit; {
+		case r.t.host.sick:
+			n[unhealthy]++
+		case !c.Allows(now):
+			n[opened]++
+		case p.cfg.Caps.Enforce && p.cfg.Caps.full(now, r):
+			n[full]++
+		case c.Busy(now):
+			n[busy]++
+		}
+	}
+	return n
 }
 
 type loadRow struct {
@@ -207,6 +231,7 @@ func (c *loadCollector) Collect(ch chan<- prometheus.Metric) {
 			rows = append(rows, loadRow{key, float64(t.led.blocks + t.plains), float64(t.requests), float64(t.waiting)})
 		}
 	}
+	out, kept := p.excluded(now), len(p.sessions.at)
 	var oldest time.Duration
 	for _, rec := range p.records.live {
 		oldest = max(oldest, now.Sub(rec.at))
@@ -223,4 +248,9 @@ func (c *loadCollector) Collect(ch chan<- prometheus.Metric) {
 		send(c.wait, r.wait, r.key)
 	}
 	send(c.oldest, oldest.Seconds())
+	send(c.sessions, float64(kept))
+	for _, why := range [...]exclusion{opened, unhealthy, full, busy} {
+		send(c.excluded, float64(out[why]), why.String())
+	}
+	send(c.excluded, float64(len(p.breakers.OpenPairs(now, nil))), pairOpen.String())
 }

@@ -92,17 +92,15 @@ func (p *Picker) takePair(now time.Time, req *Request) Decision {
 	}
 	if p.skips(d, i) {
 		d.receives = false
+		p.bind(now, req, d.rows[i].Key, "")
 		rec := p.records.get(now, req.ID)
 		p.reserve(now, d, req, i, permit, rec)
-		out := p.decide(req, i, rec)
-		p.bind(now, req, &out)
-		return out
+		return p.decide(req, i, rec)
 	}
 	p.fit(d.rows[i])
 	j, prefill := f.acquire(now, p.rand.IntN)
-	out := p.reservePair(now, req, i, j, permit, prefill)
-	p.bind(now, req, &out)
-	return out
+	p.bind(now, req, d.rows[i].Key, f.rows[j].Key)
+	return p.reservePair(now, req, i, j, permit, prefill)
 }
 
 // scorePair filters and prices the legs of a pair, p.sel for decode and p.pre for

@@ -51,11 +51,10 @@ func (p *Picker) Pick(now time.Time, req *Request) (Decision, error) {
 	if s.allOpen {
 		p.breakers.AllOpen()
 	}
+	p.bind(now, req, s.rows[i].Key, "")
 	rec := p.records.get(now, req.ID)
 	p.reserve(now, s, req, i, permit, rec)
-	d := p.decide(req, i, rec)
-	p.bind(now, req, &d)
-	return d, nil
+	return p.decide(req, i, rec), nil
 }
 
 // plan filters and prices what may serve req: a pair, in p.sel and p.pre, or one

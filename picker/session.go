@@ -116,6 +116,14 @@ func (ss *sessions) unlink(i int32) {
 	}
 }
 
+// Sessions returns how many conversations are remembered, those included that have
+// been silent for too long and whose place nobody has needed yet.
+func (p *Picker) Sessions() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.sessions.at)
+}
+
 // binds reports whether req belongs to a conversation that is to stay where it was.
 func (p *Picker) binds(req *Request) bool {
 	if req.Session == "" {
@@ -203,18 +211,15 @@ func (s *selection) trusts(key string, since time.Time) int {
 	return none
 }
 
-// bind remembers where req's conversation went.
-func (p *Picker) bind(now time.Time, req *Request, d *Decision) {
+// bind remembers where req's conversation goes: keys of targets, prefill "" for
+// none.
+func (p *Picker) bind(now time.Time, req *Request, worker, prefill string) {
 	if !p.binds(req) {
 		return
 	}
 	key := p.sessions.key(req)
-	worker, prefill := p.sel.rows[p.sel.chosen].Key, ""
 	was := p.sessions.find(now, key, p.sessionTTL())
-	switch {
-	case d.Prefill != nil:
-		prefill = p.pre.rows[p.pre.chosen].Key
-	case was != nil && was.worker == worker: // a turn that went without its prefill leg
+	if prefill == "" && was != nil && was.worker == worker { // a turn that goes without its prefill leg
 		prefill = was.prefill
 	}
 	p.metrics.bound(was, worker, prefill)
