@@ -229,13 +229,10 @@ func TestAPinYieldsToLoad(t *testing.T) {
 	}
 }
 
-// A million random conversations: the memory is bounded, and a tenant's pin that is
+// More random conversations than there are places: the memory is bounded, and a tenant's pin that is
 // in use stays (failover §5 S17).
 func TestS17SessionsAreBounded(t *testing.T) {
-	n := 250_000
-	if testing.Short() {
-		n = 120_000
-	}
+	const n = 120_000
 	w := newWorld(t, sticky(picker.SessionsAll), workers("A", "B")...)
 	first := w.pairOf("tenant b")
 	req := w.talk("")
