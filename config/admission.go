@@ -25,7 +25,7 @@ func (c *Config) admissionRows() []setting {
 	valve.in, valve.live = Forwarder, false
 	tenant := row("tenant-header", "request header that names the tenant, set by whoever authenticates the client; empty for none", headerValue(&h.Tenant))
 	priority := row("priority-header", "request header that holds the priority, a whole number: higher goes first, below 0 is refused first; set by whoever authenticates the client; empty for none", headerValue(&h.Priority))
-	tenant.live, priority.live = false, false
+	tenant.live, priority.live, expose.live = false, false, false // the doors read them once
 	return []setting{
 		mode,
 		row("fc-max-outstanding", "requests that may run at once, of all workers together, n and best_of counting; 0 for no limit", intValue(&a.MaxOutstanding, 0, admission.MaxCeiling), "LLB_FC_MAX_OUTSTANDING"),

@@ -44,7 +44,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if ports[2] != nil {
 		parts.Go("metrics", run.HTTP(ports[2], ops.Handler(ops.Deps{
 			Live: core.Live, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
-			CacheBlocks: core.CacheBlocks,
+			CacheBlocks: core.CacheBlocks, Gate: core.Gate, Drain: stop,
 		})))
 	}
 	return parts.Wait()

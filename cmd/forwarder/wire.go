@@ -31,9 +31,11 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	operator := ops.Handler(ops.Deps{
 		Live: core.Live, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
-		CacheBlocks: core.CacheBlocks,
+		CacheBlocks: core.CacheBlocks, Gate: core.Gate, Drain: stop,
 	})
 	door, err := forward.New(cfg.Forward, forward.Deps{
 		Picker:     core.Picker,
@@ -67,8 +69,6 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	for name, run := range runs {
 		parts.Go(name, run)
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	defer context.AfterFunc(parts.Context(), stop)() //nolint:contextcheck // a part that fails ends the door
 	parts.Go("forward", func(context.Context) error {
 		defer parts.Stop()
@@ -84,7 +84,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 // /metrics there too. The guard of [ops.Handler] holds here as well.
 func routes(operator http.Handler) map[string]http.Handler {
 	out := map[string]http.Handler{}
-	for _, path := range []string{"/metrics", "/config/effective", "/debug/picks", "/debug/pick", ops.CacheViewPath} {
+	for _, path := range []string{"/metrics", "/config/effective", "/debug/picks", "/debug/pick", ops.DrainPath, ops.CacheViewPath} {
 		out[path] = operator
 	}
 	return out

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"pointsman/admission"
 	"pointsman/config"
 	"pointsman/fleet"
 	"pointsman/picker"
@@ -34,13 +35,18 @@ type Deps struct {
 	// CacheBlocks returns how many blocks a target is known to hold, by its key;
 	// false when picks heed no events.
 	CacheBlocks func(key string) (int, bool)
+
+	// Gate and Drain serve DrainPath; nil, no such path. Drain begins what SIGTERM
+	// does.
+	Gate  *admission.Gate
+	Drain func()
 }
 
 // maxDryRun bounds the body of POST /debug/pick.
 const maxDryRun = 1 << 20
 
 // Handler returns the endpoints: GET /metrics, /health, /ready,
-// /config/effective, /debug/picks, /v1/admin/cache-view/ID, and POST /debug/pick for a dry run.
+// /config/effective, /debug/picks, /v1/admin/cache-view/ID, POST /debug/pick for a dry run, and PUT /admin/drain.
 func Handler(d Deps) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
@@ -57,6 +63,9 @@ func Handler(d Deps) http.Handler {
 	mux.HandleFunc("GET "+CacheViewPath+"{worker...}", cacheView(d.Store, d.CacheBlocks))
 	mux.Handle("/config/", guard(d.Live.Current().AdminToken, admin(d)))
 	mux.Handle("/debug/", guard(d.Live.Current().AdminToken, admin(d)))
+	if d.Gate != nil && d.Drain != nil {
+		mux.Handle(DrainPath, guard(d.Live.Current().AdminToken, drain(d.Gate, d.Drain)))
+	}
 	return mux
 }
 
