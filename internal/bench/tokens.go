@@ -22,7 +22,7 @@ import (
 type tokensRow struct {
 	Text      string  `json:"text"`
 	KB        int     `json:"kb"`
-	ColdRatio float64 `json:"cold_ratio"` // reference's time over ours, word caches empty
+	ColdRatio float64 `json:"cold_ratio"` // reference's CPU time over ours, word caches empty
 	WarmRatio float64 `json:"warm_ratio"`
 	ColdMBs   float64 `json:"cold_mb_s"` // ours
 	WarmMBs   float64 `json:"warm_mb_s"` // ours
@@ -57,8 +57,8 @@ type tokensBench struct {
 }
 
 // Tokens measures package prompt/tokens beside PyPI tokenizers, text by text in
-// turns, so that a slow minute of the machine hits both. It fails when the two
-// give different ids.
+// turns, so that a slow minute of the machine hits both. Times are CPU times: what
+// else the machine does hardly counts. It fails when the two give different ids.
 func Tokens(ctx context.Context, args []string, out, log io.Writer) error {
 	b := &tokensBench{log: slog.New(slog.NewTextHandler(log, nil))}
 	fs := flag.NewFlagSet("bench tokens", flag.ContinueOnError)
@@ -140,15 +140,20 @@ func prepareTokenizer(ctx context.Context, script, model string) (python, dir st
 	return got.Python, got.Models[model], nil
 }
 
-// encode encodes text with ours and returns how long that took.
+// encode encodes text with ours and returns the CPU time that took.
 func (b *tokensBench) encode(text []byte, cold bool) (time.Duration, error) {
 	if cold {
 		b.tok.DropWordCaches()
 	}
-	start := time.Now()
-	var err error
-	b.ids, err = b.tok.Encode(b.ids[:0], text, tokens.WithoutSpecials)
-	return time.Since(start), err
+	before, err := CPUTime()
+	if err != nil {
+		return 0, err
+	}
+	if b.ids, err = b.tok.Encode(b.ids[:0], text, tokens.WithoutSpecials); err != nil {
+		return 0, err
+	}
+	after, err := CPUTime()
+	return after - before, err
 }
 
 func (b *tokensBench) row(number int, text tokenText) (tokensRow, error) {
@@ -207,12 +212,18 @@ func (b *tokensBench) nextTurn(chat *chat, number int, res *tokensResult) error 
 	var spent time.Duration
 	for range turns {
 		text := chat.next()
-		start := time.Now()
-		b.ids, err = prefixes.Encode(b.tok, b.ids[:0], text, tokens.WithoutSpecials)
-		spent += time.Since(start)
+		before, err := CPUTime()
 		if err != nil {
 			return err
 		}
+		if b.ids, err = prefixes.Encode(b.tok, b.ids[:0], text, tokens.WithoutSpecials); err != nil {
+			return err
+		}
+		after, err := CPUTime()
+		if err != nil {
+			return err
+		}
+		spent += after - before
 		if whole, err = b.tok.Encode(whole[:0], text, tokens.WithoutSpecials); err != nil {
 			return err
 		}
