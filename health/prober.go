@@ -23,6 +23,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -116,6 +117,24 @@ func (p *Prober) Healthy(workerID string) bool {
 	}
 	_, is := (*down)[workerID]
 	return !is
+}
+
+// Snapshot is what the prober knows, for the read-back of a running program.
+type Snapshot struct {
+	Probed int      `json:"probed"` // workers
+	Down   []string `json:"down"`   // their IDs, sorted
+}
+
+// Snapshot returns the present state.
+func (p *Prober) Snapshot() Snapshot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := Snapshot{Probed: len(p.watched), Down: []string{}}
+	if down := p.down.Load(); down != nil {
+		out.Down = slices.AppendSeq(out.Down, maps.Keys(*down))
+	}
+	slices.Sort(out.Down)
+	return out
 }
 
 // Run probes until ctx is done. It returns nil.

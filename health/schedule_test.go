@@ -269,6 +269,9 @@ func TestDepartedWorkersAreForgotten(t *testing.T) {
 		if p.Healthy("w0") || !p.Healthy("w1") || !p.Healthy("unknown") {
 			t.Errorf("w0 %v, w1 %v, unknown %v: want only w0 down", p.Healthy("w0"), p.Healthy("w1"), p.Healthy("unknown"))
 		}
+		if s := p.Snapshot(); s.Probed != 2 || !slices.Equal(s.Down, []string{"w0"}) {
+			t.Errorf("snapshot %+v", s)
+		}
 		const want = `
 # HELP infera_router_worker_health Whether the worker answers its health probes: 1 yes or not known yet, 0 no.
 # TYPE infera_router_worker_health gauge

@@ -30,6 +30,7 @@ func (c *Core) retune() {
 	c.Live.OnReload("picker", func(cfg *config.Config) error { return c.Picker.SetConfig(picking(cfg)) })
 	c.Live.OnReload("admission", func(cfg *config.Config) error { return c.Gate.SetConfig(cfg.Admission) })
 	c.Live.OnReload("health", func(cfg *config.Config) error { return c.health.SetConfig(cfg.Health) })
+	c.Live.Report("health", func() any { return c.health.Snapshot() })
 	c.Live.Report("admission", func() any { return c.Gate.Snapshot() })
 }
 
