@@ -83,6 +83,7 @@ func (x *exchange) admit() error {
 	if body != nil {
 		raw = *body
 	}
+	x.bytesIn = len(raw)
 	x.s.metrics.bytesIn.Add(float64(len(raw)))
 	return x.scan.Scan(x.kind, x.r.Header, raw)
 }

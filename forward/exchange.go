@@ -58,6 +58,9 @@ type exchange struct {
 	committed  bool // the response head has been handed to net/http
 	abort      bool // the body broke: the connection must not end cleanly
 	status     int
+	bytesIn    int    // of the request's body
+	tokens     int    // events with content that have come
+	finished   string // finish reason that the worker told; "" for none
 	written    int64
 	writeUntil time.Time // the write deadline in force
 	firstAt    time.Time // of the first content
@@ -200,6 +203,9 @@ func (x *exchange) finish(ctx context.Context, err error) {
 	outcome := x.outcome(err)
 	took := time.Since(x.start)
 	x.s.metrics.finished(x.router(), outcome, took)
+	end := x.ending(err)
+	x.s.metrics.ended.WithLabelValues(end).Inc()
+	x.remember(err, end, took)
 	x.s.metrics.bytesOut.Add(float64(x.written))
 	x.log(ctx, err, outcome, took)
 }

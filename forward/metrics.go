@@ -22,6 +22,7 @@ type metrics struct {
 	duration      *prometheus.HistogramVec
 	inflight      *prometheus.GaugeVec
 	attempts      *prometheus.CounterVec
+	ended         *prometheus.CounterVec
 	retries       *prometheus.CounterVec
 	ttft          prometheus.Histogram
 	truncated     *prometheus.CounterVec
@@ -60,6 +61,10 @@ func newMetrics(bodies *admission.Budget) *metrics {
 			Name: "infera_request_inflight",
 			Help: "Requests being served, open streams included.",
 		}, []string{"router"}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "infera_router_requests_total",
+			Help: "Requests by how they ended; the outcomes add up to the offered load.",
+		}, []string{"outcome"}),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pointsman_forward_attempts_total",
 			Help: "Tries at workers, each dial and each leg of a pair, by the stage in which they ended and how.",
@@ -101,7 +106,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 func (s *Server) Register(reg prometheus.Registerer) error {
 	m := s.metrics
 	for _, c := range []prometheus.Collector{
-		m.duration, m.inflight, m.attempts, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.decodeDials, m.gone, m.bytesIn, m.bytesOut, m.buffered,
+		m.duration, m.inflight, m.attempts, m.ended, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.decodeDials, m.gone, m.bytesIn, m.bytesOut, m.buffered,
 	} {
 		if err := reg.Register(c); err != nil {
 			return err

@@ -69,6 +69,10 @@ func TestTheSumOfOutcomesIsTheOfferedLoad(t *testing.T) {
 		if n := w.count("infera_request_duration_seconds", "outcome="+outcome); n != 3 {
 			t.Errorf("%d of 3 requests counted as %s", n, outcome)
 		}
+		ends := map[string]string{"ok": "ok", "4xx": "client_error", "5xx": "upstream_error", "error": "upstream_error", "truncated": "truncated"}
+		if n, all := w.count("infera_router_requests_total", "outcome="+ends[outcome]), w.count("infera_router_requests_total"); n != 3 || all != 3 {
+			t.Errorf("%s: %d of %d requests ended as %s, want 3 of 3", outcome, n, all, ends[outcome])
+		}
 		if n := w.count("pointsman_forward_attempts_total"); n != 3 {
 			t.Errorf("%s: %d attempts, want 3", outcome, n)
 		}

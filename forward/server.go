@@ -83,6 +83,7 @@ type Server struct {
 	prefixes []string          // of Deps.Routes
 	bodies   *admission.Budget // memory of the bodies held
 	budget   retryBudget       // of repetitions
+	records  records           // of finished requests
 	prepared sync.Pool         // of *scored
 	draining atomic.Bool
 	legs     sync.WaitGroup // prefill legs that may outlive their request

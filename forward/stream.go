@@ -111,6 +111,8 @@ func (st *stream) event(raw []byte) (end bool, err error) {
 	switch st.dial.meaning(raw) {
 	case content:
 		st.events++
+		st.x.tokens++
+		st.x.noteFinish(raw)
 		if st.reasons != nil {
 			st.reasons.note(raw)
 		}

@@ -100,6 +100,28 @@ func TestEachWaitHasItsOwnTimer(t *testing.T) {
 			took:   26 * hour, status: 200,
 		},
 		{
+			name: "--ttft-timeout ends a wait for the head", transport: scripted{headAfter: hour},
+			change: func(c *forward.Config) { c.TTFTTimeout = 10 * time.Second },
+			took:   10 * time.Second, status: 504, code: "first_token_timeout",
+		},
+		{
+			name: "--ttft-timeout ends a stream that only opens, whatever the other limits", transport: scripted{parts: []string{role, tok0}, pause: 9 * time.Second},
+			change: func(c *forward.Config) {
+				c.TTFTTimeout, c.IdleTimeout, c.PrefillTimeout, c.FirstTokenTimeout = 10*time.Second, hour, hour, hour
+			},
+			took: 10 * time.Second, status: 504, code: "first_token_timeout",
+		},
+		{
+			name: "--ttft-timeout is over with the first token", transport: scripted{parts: []string{tok0, tok1, done}, pause: 9 * time.Second},
+			change: func(c *forward.Config) { c.TTFTTimeout = 10 * time.Second },
+			took:   27 * time.Second, status: 200,
+		},
+		{
+			name: "--pd-first-token-timeout is not for a mixed worker", transport: scripted{headAfter: hour, parts: []string{tok0, done}},
+			change: func(c *forward.Config) { c.FirstTokenTimeout, c.IdleTimeout = time.Second, 2*hour },
+			took:   hour, status: 200,
+		},
+		{
 			name: "the maximum duration ends a stream that flows", transport: scripted{parts: many, pause: time.Minute},
 			change: func(c *forward.Config) { c.MaxDuration = 5*time.Minute + time.Second },
 			took:   5*time.Minute + time.Second, status: 200, code: "max_duration_exceeded",

@@ -36,6 +36,9 @@ func (x *exchange) relayBody(a *attempt, resp *Response) error {
 			return err
 		}
 	}
+	if isJSON {
+		x.noteFinish(buf[:n])
+	}
 	h := x.w.Header()
 	copyResponse(h, resp.Header)
 	if resp.Length >= 0 {

@@ -33,11 +33,13 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	var door *forward.Server
 	operator := ops.Handler(ops.Deps{
-		Live: core.Live, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
+		Requests: func(w http.ResponseWriter, r *http.Request) { door.ServeRequest(w, r) },
+		Live:     core.Live, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
 		CacheBlocks: core.CacheBlocks, Gate: core.Gate, Drain: stop,
 	})
-	door, err := forward.New(cfg.Forward, forward.Deps{
+	door, err = forward.New(cfg.Forward, forward.Deps{
 		Picker:     core.Picker,
 		Store:      core.Store,
 		Preparer:   core.Preparer,
@@ -84,7 +86,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 // /metrics there too. The guard of [ops.Handler] holds here as well.
 func routes(operator http.Handler) map[string]http.Handler {
 	out := map[string]http.Handler{}
-	for _, path := range []string{"/metrics", "/config/effective", "/debug/picks", "/debug/pick", ops.DrainPath, ops.CacheViewPath} {
+	for _, path := range []string{"/metrics", "/config/effective", "/debug/picks", "/debug/pick", ops.DrainPath, ops.CacheViewPath, forward.RequestsPath} {
 		out[path] = operator
 	}
 	return out

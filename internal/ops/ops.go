@@ -40,6 +40,10 @@ type Deps struct {
 	// does.
 	Gate  *admission.Gate
 	Drain func()
+
+	// Requests answers GET /requests/ID with the record of a request; nil where
+	// there are none.
+	Requests http.HandlerFunc
 }
 
 // maxDryRun bounds the body of POST /debug/pick.
@@ -62,6 +66,9 @@ func Handler(d Deps) http.Handler {
 	})
 	mux.HandleFunc("GET "+CacheViewPath+"{worker...}", cacheView(d.Store, d.CacheBlocks))
 	mux.Handle("/config/", guard(d.Live.Current().AdminToken, admin(d)))
+	if d.Requests != nil {
+		mux.Handle("GET /requests/{id...}", guard(d.Live.Current().AdminToken, d.Requests))
+	}
 	mux.Handle("/debug/", guard(d.Live.Current().AdminToken, admin(d)))
 	if d.Gate != nil && d.Drain != nil {
 		mux.Handle(DrainPath, guard(d.Live.Current().AdminToken, drain(d.Gate, d.Drain)))
