@@ -85,6 +85,9 @@ func (x *exchange) admit() error {
 	}
 	x.bytesIn = len(raw)
 	x.s.metrics.bytesIn.Add(float64(len(raw)))
+	if x.kind == prompt.Other && x.r.Method == http.MethodPost && isResponses(x.r.URL.Path) {
+		return x.scan.ScanStrictly(x.r.Header, raw)
+	}
 	return x.scan.Scan(x.kind, x.r.Header, raw)
 }
 

@@ -409,6 +409,9 @@ func TestARequestThatSmugglesAnotherIsRefused(t *testing.T) {
 		"two lengths":            "Content-Length: " + n + "\r\nContent-Length: 3\r\n",
 		"an unknown coding":      "Transfer-Encoding: xchunked\r\n",
 		"a list of lengths":      "Content-Length: 5, 6\r\n",
+		"CL.TE":                  "Content-Length: " + n + "\r\nTransfer-Encoding: chunked\r\n",
+		"a folded header":        "X: a\r\n Content-Length: 5\r\n",
+		"LF alone":               "X: a\nContent-Length: " + n + "\r\n",
 		"a header without colon": "nonsense\r\n",
 	} {
 		c, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))

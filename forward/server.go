@@ -152,7 +152,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	srv.Protocols.SetUnencryptedHTTP2(true)
 
 	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(lis) }()
+	go func() { failed <- srv.Serve(guardedListener{lis}) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", lis.Addr(), err)

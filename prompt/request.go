@@ -150,6 +150,22 @@ func (r *Request) Scan(kind Kind, header http.Header, body []byte) error {
 	return nil
 }
 
+// ScanStrictly is [Request.Scan] for a body of an API that is not understood but
+// known to take one JSON object: what two readers could understand differently is
+// refused, as it is for the others.
+func (r *Request) ScanStrictly(header http.Header, body []byte) error {
+	r.start(Other, body)
+	if enc := contentEncoding(header); enc != "" {
+		return unsupportedEncoding(enc)
+	}
+	s := scanner{b: body}
+	if !r.root(&s) {
+		return s.err
+	}
+	r.finish(&s)
+	return nil
+}
+
 func (r *Request) start(kind Kind, body []byte) {
 	r.Reset()
 	r.Kind, r.N, r.body = kind, 1, body
