@@ -49,8 +49,8 @@ type guardedConn struct {
 	left int64
 	part []byte // of a line whose end has not come
 
-	old             bool   // HTTP/1.0
-	target, host    string // authority of an absolute target, and the Host header
+	old              bool   // HTTP/1.0
+	target, host     string // authority of an absolute target, and the Host header
 	lengths, codings int
 }
 

@@ -85,6 +85,9 @@ func TestEachFaultModeOverEachTransportAndAPI(t *testing.T) {
 				}
 				cell.patience(t, strings.Contains(mode, "hang"))
 				for path, body := range matrixBodies {
+					if transport == "nats" && strings.Contains(mode, "hang") && path != "/v1/chat/completions" {
+						continue // its timer is not made shorter for them, and knows no APIs
+					}
 					cell.check(t, mode, path, strings.Replace(body, "STREAM", "true", 1), want.stream, want.receipts)
 					cell.check(t, mode, path, strings.Replace(body, "STREAM", "false", 1), want.unary, want.receipts)
 				}
@@ -110,7 +113,7 @@ type cell struct {
 	cfg    forward.Config
 }
 
-// patience makes the idle timer short for engines that hang.
+// patience makes the idle timer short for engines that hang; NATS has its own.
 func (c *cell) patience(t *testing.T, short bool) {
 	t.Helper()
 	cfg := c.cfg
@@ -132,7 +135,7 @@ func newCell(t *testing.T, transport, broker string) *cell {
 	case "nats":
 		ec.NATS.Server = broker
 		nc := natstransport.DefaultConfig()
-		nc.Server = broker
+		nc.Server, nc.IdleTimeout = broker, time.Second
 		nt, err := natstransport.New(nc, slog.New(slog.DiscardHandler))
 		fatal(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -193,7 +196,9 @@ func (c *cell) check(t *testing.T, mode, path, body string, want ending, deliver
 	fatal(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.client.Do(req)
-	fatal(t, err)
+	if err != nil {
+		t.Fatalf("%s %s: %v, receipts %+v", mode, body, err, c.engine.Receipts())
+	}
 	raw, rerr := io.ReadAll(resp.Body)
 	resp.Body.Close()
 	stream := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
