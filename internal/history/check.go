@@ -71,6 +71,25 @@ func (v *view) disturbed(worker string, from, to time.Time) bool {
 	})
 }
 
+// struck reports whether a fault of one of the kinds concerned the worker within
+// [from, to].
+func (v *view) struck(worker string, from, to time.Time, kinds ...string) bool {
+	return slices.ContainsFunc(v.Faults, func(f Fault) bool {
+		return (f.Worker == worker || f.Worker == "") && slices.Contains(kinds, f.Kind) &&
+			f.From.Before(to) && f.To.Add(v.limits.Race).After(from)
+	})
+}
+
+// late reports whether the attempt may have come long after it was sent.
+func (v *view) late(rc *Receipt, sent time.Time) bool {
+	return v.struck(rc.Worker, sent, rc.Received, "pause", "nats-partition", "nats-restart")
+}
+
+// lost reports whether what the attempt wrote may not have arrived.
+func (v *view) lost(rc *Receipt) bool {
+	return v.struck(rc.Worker, rc.Received, rc.Ended, "rst", "refuse", "pause", "nats-partition", "nats-restart")
+}
+
 // oneTerminal is I1: each request ends in exactly one of a good end, an error
 // event, an HTTP error, or the client's leaving. A plain body that broke has no
 // other way to say so than a broken connection.
@@ -101,7 +120,9 @@ func oneTerminal(v *view, broken func(string, ...any)) {
 	}
 }
 
-// noReplay is I2: no attempt begins once the client has a byte of the answer.
+// noReplay is I2: no attempt begins once the client has a byte of the answer. An
+// engine that stood still, or that the broker could not reach, finds requests
+// that were sent, and given up, long before.
 func noReplay(v *view, broken func(string, ...any)) {
 	for i := range v.Requests {
 		r := &v.Requests[i]
@@ -109,7 +130,7 @@ func noReplay(v *view, broken func(string, ...any)) {
 			continue
 		}
 		for _, rc := range v.receipts[r.ID] {
-			if rc.Received.After(r.FirstByte) {
+			if rc.Received.After(r.FirstByte) && !v.late(rc, r.Sent) {
 				broken("%s: attempt %s at %s %v behind the first byte", r.ID, rc.Attempt, rc.Worker, rc.Received.Sub(r.FirstByte))
 			}
 		}
@@ -117,12 +138,14 @@ func noReplay(v *view, broken func(string, ...any)) {
 }
 
 // oneCompletion is I3: at most one attempt of a request runs to its end. The
-// prefill leg of a pair may be repeated: it computes nothing but a cache.
+// prefill leg of a pair may be repeated: it computes nothing but a cache. And an
+// engine cannot know that the network took the answer that it has written: what
+// is lost before its first byte may be asked again.
 func oneCompletion(v *view, broken func(string, ...any)) {
 	for i := range v.Requests {
 		n := 0
 		for _, rc := range v.receipts[v.Requests[i].ID] {
-			if rc.Complete && rc.Leg != "prefill" {
+			if rc.Complete && rc.Leg != "prefill" && !v.lost(rc) {
 				n++
 			}
 		}

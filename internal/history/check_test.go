@@ -42,6 +42,17 @@ func TestAGoodRunBreaksNoInvariant(t *testing.T) {
 	}
 }
 
+func TestWhatTheNetworkDelaysOrTakesIsNotTheForwardersFault(t *testing.T) {
+	h := good()
+	h.Faults = append(h.Faults, Fault{Kind: "pause", Worker: "m2", From: at(0), To: at(0.45)}, Fault{Kind: "rst", Worker: "d", From: at(0), To: at(2)})
+	h.Receipts = append(h.Receipts,
+		Receipt{Worker: "m2", Request: "a", Attempt: "a/m1", Leg: "mixed", Received: at(0.5), Ended: at(0.6)},
+		Receipt{Worker: "d", Request: "b", Attempt: "b/d1", Leg: "decode", Received: at(0.05), Ended: at(0.1), Complete: true})
+	if found := Check(h, DefaultLimits()); len(found) != 0 {
+		t.Errorf("%v", found)
+	}
+}
+
 func TestEachInvariantFailsWhenItIsBroken(t *testing.T) {
 	tests := []struct {
 		name string
