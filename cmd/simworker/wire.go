@@ -208,6 +208,7 @@ It serves /v1/chat/completions, /v1/completions, /v1/messages, /v1/embeddings,
 takes requests over NATS; registers in etcd or at its Pod. GET /receipts says what it did, POST /control/fault
 {"mode","count","probability","for_ms"}, the request header %s and the body field %s
 make it misbehave, POST /control/nats {"deaf":true} takes it off its broker, POST
+/control/pair {"host","broken"} makes KV transfers from that prefill engine fail, POST
 /control/clear-cache empties its cache, GET /control/info
 describes it (so does the line of JSON on stdout at start).
 

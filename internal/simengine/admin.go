@@ -44,6 +44,7 @@ func (e *Engine) controlRoutes() http.Handler {
 	})
 	mux.HandleFunc("POST /control/fault", e.serveFault)
 	mux.HandleFunc("POST /control/nats", e.serveDeaf)
+	mux.HandleFunc("POST /control/pair", e.servePair)
 	mux.HandleFunc("POST /control/clear-cache", func(w http.ResponseWriter, _ *http.Request) {
 		e.ClearCache()
 		w.WriteHeader(http.StatusNoContent)

@@ -55,6 +55,8 @@ type side struct {
 	rooms map[string]*transfer // prefill: those asked for or offered
 	used  map[string]bool      // every room seen: none may come twice
 	turn  int                  // ranks of prefill legs without one
+	// broken has the hosts of the prefill engines from which nothing arrives.
+	broken map[string]bool
 }
 
 // transfer is the KV cache of one prefill leg.
@@ -197,7 +199,7 @@ func (e *Engine) handOver(ctx context.Context, l *pdLeg, j *job, rc *entry) *api
 	case <-ctx.Done():
 		return badRequest("", "the client left")
 	case <-late.C:
-		return badRequest("", "no decode leg came for room %s within %s", l.room, e.cfg.PD.Partner)
+		return brokenTransfer("no decode leg came for room %s within %s", l.room, e.cfg.PD.Partner)
 	}
 }
 
@@ -223,7 +225,7 @@ func (e *Engine) serveKV(w http.ResponseWriter, r *http.Request) {
 		return
 	case <-late.C:
 		e.side.drop(q.Get("room"))
-		refuse("no prefill leg came for room %s within %s", q.Get("room"), e.cfg.PD.Partner)
+		writeError(w, brokenTransfer("no prefill leg came for room %s within %s", q.Get("room"), e.cfg.PD.Partner))
 		return
 	}
 	switch {
@@ -245,6 +247,9 @@ func (e *Engine) serveKV(w http.ResponseWriter, r *http.Request) {
 
 // receive fetches the KV cache of a decode leg from its prefill engine.
 func (e *Engine) receive(ctx context.Context, l *pdLeg, j *job, rc *entry) *apiError {
+	if e.side.cut(l.from) {
+		return brokenTransfer("the KV cache of room %s cannot be transferred from %s", l.room, l.from)
+	}
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.PD.Partner+time.Second)
 	defer cancel()
 	q := url.Values{"room": {l.room}, "engine": {l.engine}, "from": {e.id}}
@@ -268,6 +273,8 @@ func (e *Engine) receive(ctx context.Context, l *pdLeg, j *job, rc *entry) *apiE
 		return brokenTransfer("the prefill engine's answer: %v", err)
 	}
 	switch {
+	case resp.StatusCode >= http.StatusInternalServerError:
+		return brokenTransfer("%s", got.Error.Message)
 	case resp.StatusCode != http.StatusOK:
 		return badRequest("", "%s", got.Error.Message)
 	case got.Digest != digest(j):
@@ -278,6 +285,42 @@ func (e *Engine) receive(ctx context.Context, l *pdLeg, j *job, rc *entry) *apiE
 	}
 	rc.update(func(r *Receipt) { r.Partner = got.Worker })
 	return nil
+}
+
+// cutOff makes transfers from the prefill engine at host fail, or work again.
+func (s *side) cutOff(host string, broken bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken == nil {
+		s.broken = make(map[string]bool)
+	}
+	s.broken[host] = broken
+}
+
+// cut reports whether transfers from the side port at addr are to fail.
+func (s *side) cut(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return err == nil && s.broken[host]
+}
+
+// servePair makes the KV transfer from one prefill engine fail: {"host", "broken"}.
+func (e *Engine) servePair(w http.ResponseWriter, r *http.Request) {
+	var spec struct {
+		Host   string `json:"host"`
+		Broken bool   `json:"broken"`
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<10)).Decode(&spec); err != nil || spec.Host == "" {
+		writeError(w, badRequest("host", "give {\"host\": a prefill engine's, \"broken\": true} or false"))
+		return
+	}
+	if e.side == nil {
+		writeError(w, badRequest("", "this engine is not half of a pair"))
+		return
+	}
+	e.side.cutOff(spec.Host, spec.Broken)
+	writeJSON(w, http.StatusOK, spec)
 }
 
 // brokenTransfer is a KV cache that did not arrive, as SGLang and vLLM answer it.
