@@ -17,6 +17,31 @@ type Snapshot struct {
 	Version uint64    // grows with each published change
 
 	names map[string]Name // of aliases and adapters; nil for none
+	left  []string        // IDs of workers that are gone, the latest first
+}
+
+// keptLeft is how many of the workers that left are remembered.
+const keptLeft = 64
+
+// Left reports whether the worker was in the fleet and is gone: it is among the
+// latest 64 that left. A gateway may name it for as long as it has not heard.
+func (s *Snapshot) Left(id string) bool { return slices.Contains(s.left, id) }
+
+// gone returns the IDs that have left, once workers are the fleet.
+func (s *Snapshot) gone(workers []*Worker) []string {
+	next := &Snapshot{Workers: workers}
+	var left []string
+	for _, w := range s.Workers {
+		if next.Worker(w.ID) == nil {
+			left = append(left, w.ID)
+		}
+	}
+	for _, id := range s.left {
+		if next.Worker(id) == nil && len(left) < keptLeft {
+			left = append(left, id)
+		}
+	}
+	return left
 }
 
 // Worker returns the worker with the given ID, or nil.
@@ -109,7 +134,8 @@ func (s *Store) Run(ctx context.Context, src Source) error {
 }
 
 func (s *Store) publish(workers []*Worker) {
-	next := &Snapshot{Workers: workers, Version: s.Snapshot().Version + 1, names: namesOf(workers)}
+	old := s.Snapshot()
+	next := &Snapshot{Workers: workers, Version: old.Version + 1, names: namesOf(workers), left: old.gone(workers)}
 	for _, w := range workers {
 		if w.Status == Active {
 			next.Targets = w.Targets(next.Targets)

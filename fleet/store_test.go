@@ -238,3 +238,27 @@ func BenchmarkPutInAFleetOf1000(b *testing.B) {
 		feed.Put(flip[i%2])
 	}
 }
+
+func TestWhoLeftIsRememberedUntilItComesBack(t *testing.T) {
+	store := new(Store)
+	feed := NewFeed(store)
+	feed.Replace([]*Worker{{ID: "a"}, {ID: "b"}})
+	if s := store.Snapshot(); s.Left("a") || s.Left("never") {
+		t.Error("somebody left a new fleet")
+	}
+	feed.Delete("a")
+	if s := store.Snapshot(); !s.Left("a") || s.Left("b") || s.Left("never") {
+		t.Error("a left, b did not, and nobody else was there")
+	}
+	feed.Put(&Worker{ID: "a"})
+	if store.Snapshot().Left("a") {
+		t.Error("a is back and counts as gone")
+	}
+	for i := range 2 * keptLeft {
+		feed.Put(&Worker{ID: fmt.Sprint("w", i)})
+		feed.Delete(fmt.Sprint("w", i))
+	}
+	if s := store.Snapshot(); s.Left("w0") || !s.Left(fmt.Sprint("w", 2*keptLeft-1)) || len(s.left) != keptLeft {
+		t.Errorf("%d that left are remembered", len(s.left))
+	}
+}

@@ -90,7 +90,10 @@ func (x *exchange) releaseScored() {
 func (x *exchange) next(n int) (picker.Decision, error) {
 	now := time.Now()
 	if x.direct && n == 0 {
-		return x.named(now)
+		d, err := x.named(now)
+		if err == nil || !x.hasLeft() {
+			return d, err
+		}
 	}
 	if x.localTo != "" { // its prefill worker has failed, and it is to do without
 		req := x.pick
@@ -108,6 +111,17 @@ func (x *exchange) next(n int) (picker.Decision, error) {
 		return x.s.deps.Picker.Pick(now, &x.pick)
 	}
 	return d, err
+}
+
+// hasLeft reports whether the gateway named a worker that has left the fleet, as
+// one does that drains: the gateway has yet to hear of it. Nothing was sent, so
+// that another one can serve.
+func (x *exchange) hasLeft() bool {
+	if !x.cfg.DirectFailover {
+		return false
+	}
+	snap := x.s.deps.Store.Snapshot()
+	return snap.Left(x.route.worker) || x.route.prefill != "" && snap.Left(x.route.prefill)
 }
 
 // named reserves the workers that the headers name (infera.md 5.4).

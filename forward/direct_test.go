@@ -152,3 +152,19 @@ func TestWithoutAPreparerPicksGoByLoad(t *testing.T) {
 		}
 	}
 }
+
+func TestAWorkerThatHasLeftIsReplacedUnlessFailoverIsOff(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		failover bool
+		status   int
+		receipts []int
+	}{{"failover", true, 200, []int{0, 1}}, {"no failover", false, 503, []int{0, 0}}} {
+		w := newWorld(t, []script{good, good}, direct, change(func(c *forward.Config) { c.DirectFailover = tc.failover }))
+		w.feed.Delete("w1")
+		got := w.do(call{body: chatBody, header: map[string]string{"X-Worker-Instance-Id": "w1"}})
+		if n := w.receipts(); got.status != tc.status || !slices.Equal(n, tc.receipts) {
+			t.Errorf("%s: status %d, deliveries %v", tc.name, got.status, n)
+		}
+	}
+}

@@ -63,15 +63,29 @@ func TestAPrefillEngineRefusesALegWhoseFieldsAreWrong(t *testing.T) {
 	}
 }
 
+func TestTransfersFromOnePrefillEngineCanBeCut(t *testing.T) {
+	s := &side{}
+	s.cutOff("10.0.0.1", true)
+	s.cutOff("10.0.0.2", false)
+	for addr, want := range map[string]bool{"10.0.0.1:8998": true, "10.0.0.2:8998": false, "10.0.0.3:8998": false, "10.0.0.1": false} {
+		if got := s.cut(addr); got != want {
+			t.Errorf("from %s cut: %v", addr, got)
+		}
+	}
+	if s.cutOff("10.0.0.1", false); s.cut("10.0.0.1:8998") {
+		t.Error("it is not put back")
+	}
+}
+
 func TestALegWithoutPartnerIsRefusedInTime(t *testing.T) {
 	p := half(t, fleet.Prefill, vllmMooncake, nil)
 	began := time.Now()
-	if resp, body := ask(t, p, mooncakeProduce); resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "no decode leg came") {
+	if resp, body := ask(t, p, mooncakeProduce); resp.StatusCode != http.StatusInternalServerError || !strings.Contains(body, "no decode leg came") {
 		t.Errorf("prefill: %d %s", resp.StatusCode, body)
 	}
 	d := half(t, fleet.Decode, vllmMooncake, nil)
 	fields := fmt.Sprintf(`,"kv_transfer_params":{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"xfer-00000000000000001234567812345679","remote_bootstrap_addr":"http://127.0.0.1:%d","remote_engine_id":"e"}`, p.SidePort())
-	if resp, body := ask(t, d, fields); resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "no prefill leg came") {
+	if resp, body := ask(t, d, fields); resp.StatusCode != http.StatusInternalServerError || !strings.Contains(body, "no prefill leg came") {
 		t.Errorf("decode: %d %s", resp.StatusCode, body)
 	}
 	if took := time.Since(began); took > 5*time.Second {
