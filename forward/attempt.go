@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -143,10 +144,26 @@ func (a *attempt) reason(err error) reason {
 		return reasonOfStatus(a.status, begun)
 	}
 	why := reasonOf(err, begun)
-	if a.begin != nil && !begun && transferable(why) && a.handed.Load() {
+	if a.begin != nil && !begun && transferable(why) && (a.handed.Load() || saysTransfer(err)) {
 		return tryTransfer
 	}
 	return why
+}
+
+// saysTransfer reports whether the engine blames the handoff itself: it may fail
+// before the prefill leg has been answered, which waits for the cache to be taken.
+// The words are SGLang's and vLLM's.
+func saysTransfer(err error) bool {
+	var ans *answer
+	if !errors.As(err, &ans) {
+		return false
+	}
+	for _, word := range [...]string{"KVTransferError", "transfer failed", "kv_load", "KV load"} {
+		if bytes.Contains(ans.body, []byte(word)) {
+			return true
+		}
+	}
+	return false
 }
 
 // transferable reports whether a decode leg may have ended so because the KV

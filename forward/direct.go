@@ -91,6 +91,9 @@ func (x *exchange) next(n int) (picker.Decision, error) {
 	now := time.Now()
 	if x.direct && n == 0 {
 		d, err := x.named(now)
+		if errors.Is(err, picker.ErrUnknownWorker) && !x.hasLeft() && x.awaitNamed() {
+			d, err = x.named(time.Now())
+		}
 		if err == nil || !x.hasLeft() {
 			return d, err
 		}
@@ -111,6 +114,33 @@ func (x *exchange) next(n int) (picker.Decision, error) {
 		return x.s.deps.Picker.Pick(now, &x.pick)
 	}
 	return d, err
+}
+
+// joinTime is how long a worker that the gateway names may take to be heard of
+// here: the two follow the fleet each by itself, and a worker gets its first
+// requests as soon as one of them knows it.
+const joinTime = 500 * time.Millisecond
+
+// awaitNamed waits for the named workers to join the fleet, and reports whether
+// they have.
+func (x *exchange) awaitNamed() bool {
+	late := time.NewTimer(joinTime)
+	defer late.Stop()
+	store := x.s.deps.Store
+	for {
+		changed := store.Changed()
+		snap := store.Snapshot()
+		if snap.Worker(x.route.worker) != nil && (x.route.prefill == "" || snap.Worker(x.route.prefill) != nil) {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-late.C:
+			return false
+		case <-x.ctx.Done():
+			return false
+		}
+	}
 }
 
 // hasLeft reports whether the gateway named a worker that has left the fleet, as

@@ -153,6 +153,17 @@ func TestWithoutAPreparerPicksGoByLoad(t *testing.T) {
 	}
 }
 
+func TestAWorkerThatTheGatewayKnewFirstIsWaitedFor(t *testing.T) {
+	w := newWorld(t, []script{good, good}, direct)
+	joining := *w.fleet()[1]
+	joining.ID = "w9"
+	go w.feed.Put(&joining) // the request comes before or behind it: both must do
+	got := w.do(call{body: chatBody, header: map[string]string{"X-Worker-Instance-Id": "w9"}})
+	if n := w.receipts(); got.status != 200 || !slices.Equal(n, []int{0, 1}) {
+		t.Errorf("status %d, deliveries %v", got.status, n)
+	}
+}
+
 func TestAWorkerThatHasLeftIsReplacedUnlessFailoverIsOff(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

@@ -248,7 +248,7 @@ func (e *Engine) serveKV(w http.ResponseWriter, r *http.Request) {
 // receive fetches the KV cache of a decode leg from its prefill engine.
 func (e *Engine) receive(ctx context.Context, l *pdLeg, j *job, rc *entry) *apiError {
 	if e.side.cut(l.from) {
-		return brokenTransfer("the KV cache of room %s cannot be transferred from %s", l.room, l.from)
+		return brokenTransfer("Decode transfer failed for room %s with exception KVTransferError: nothing arrives from %s", l.room, l.from)
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.PD.Partner+time.Second)
 	defer cancel()
