@@ -111,6 +111,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T, limit, depth, pct int) *world {
+	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Mode, cfg.MaxOutstanding, cfg.QueueDepth, cfg.TenantSharePct = Enforce, limit, depth, pct
 	return &world{
@@ -256,7 +257,7 @@ func FuzzTheGateDoesWhatTheModelSays(f *testing.F) {
 
 func TestThousandsOfRandomStepsAgreeWithTheModel(t *testing.T) {
 	for seed := range uint64(20) {
-		rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's steps
+		rnd := rand.New(rand.NewPCG(seed, 1))
 		w := newWorld(t, rnd.IntN(12), rnd.IntN(16), []int{0, 30, 100}[seed%3])
 		for range 3000 {
 			w.step(byte(rnd.IntN(256)), byte(rnd.IntN(256)))
@@ -277,7 +278,7 @@ func TestNoWakeUpIsLostAndTheOrderIsKeptUnderRandomSteps(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range uint64(64) {
 			wg.Go(func() {
-				rnd := rand.New(rand.NewPCG(i, 2)) //nolint:gosec // a test's steps
+				rnd := rand.New(rand.NewPCG(i, 2))
 				for range 60 {
 					r := &Request{Units: 1}
 					r.Pick = func(time.Time) error {
@@ -323,7 +324,7 @@ func TestAWakeFromThePickerIsNeverLost(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range uint64(48) {
 			wg.Go(func() {
-				rnd := rand.New(rand.NewPCG(i, 3)) //nolint:gosec // a test's steps
+				rnd := rand.New(rand.NewPCG(i, 3))
 				for range 100 {
 					pass, err := g.Enter(t.Context(), &Request{Units: 1, Pick: func(time.Time) error {
 						mu.Lock()
@@ -395,7 +396,7 @@ func TestFcModeObserveCountsWhatEnforceRefuses(t *testing.T) {
 	}
 	total := 0
 	for seed := range uint64(20) {
-		rnd := rand.New(rand.NewPCG(seed, 4)) //nolint:gosec // a test's script
+		rnd := rand.New(rand.NewPCG(seed, 4))
 		var script []event
 		for range 300 {
 			script = append(script, event{

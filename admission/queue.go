@@ -1,5 +1,7 @@
 package admission
 
+import "slices"
+
 // queue holds the waiting requests: the highest priority first, and within one
 // the oldest first.
 type queue struct {
@@ -68,9 +70,7 @@ func (q *queue) band(priority int) *band {
 		b = new(band)
 	}
 	b.priority = priority
-	q.bands = append(q.bands, nil)
-	copy(q.bands[at+1:], q.bands[at:])
-	q.bands[at] = b
+	q.bands = slices.Insert(q.bands, at, b)
 	return b
 }
 
@@ -108,12 +108,9 @@ func (q *queue) remove(r *Request) {
 }
 
 func (q *queue) drop(b *band) {
-	for i, have := range q.bands {
-		if have == b {
-			q.bands = append(q.bands[:i], q.bands[i+1:]...)
-			q.spare = b
-			return
-		}
+	if i := slices.Index(q.bands, b); i >= 0 {
+		q.bands = slices.Delete(q.bands, i, i+1)
+		q.spare = b
 	}
 }
 
@@ -141,8 +138,7 @@ func (q *queue) after(r *Request) *Request {
 // sheddable returns the youngest of the lowest priority, if that is below both 0
 // and the given one, and counts in the same lane; nil for none.
 func (q *queue) sheddable(below int, l lane) *Request {
-	for i := len(q.bands) - 1; i >= 0; i-- {
-		b := q.bands[i]
+	for _, b := range slices.Backward(q.bands) {
 		if b.priority >= min(0, below) {
 			return nil
 		}
