@@ -154,7 +154,8 @@ func measureExtProc(ctx context.Context, cfg extProcConfig, self []string, dir s
 		if cfg.only != 0 && cfg.only != workers {
 			continue
 		}
-		epp, err := startEPP(ctx, cfg.epp, self, dir, workers, "", log)
+		var epp *extProcServer
+		epp, err = startEPP(ctx, cfg.epp, self, dir, workers, "", log)
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -144,7 +145,7 @@ func (b *exactBodies) take(n int) []extProcBody {
 		known := b.prefixes[number%bodyGroups]
 		last := map[string]string{"role": "user", "content": b.prose(rng, b.size*(100-sharedPercent)/100)}
 		raw, err := json.Marshal(map[string]any{
-			"model": extProcModel, "stream": true, "max_tokens": 16, "messages": append(known[:len(known):len(known)], last),
+			"model": extProcModel, "stream": true, "max_tokens": 16, "messages": append(slices.Clip(known), last),
 		})
 		if err != nil { // strings always marshal
 			panic(err)
