@@ -95,6 +95,7 @@ func raw(t *testing.T, serve func(net.Conn)) net.Addr {
 }
 
 func TestWhatProbesSayOfRealListeners(t *testing.T) {
+	t.Parallel()
 	sick := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/ready" && r.URL.RawQuery == "full=1" && r.Method == http.MethodGet && r.Host == r.Context().Value(http.LocalAddrContextKey).(net.Addr).String():

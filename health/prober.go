@@ -180,13 +180,13 @@ func (p *Prober) follow(ctx context.Context, probes *sync.WaitGroup) {
 		delete(workers, id)
 	}
 	for id, w := range workers {
-		ctx, stop := context.WithCancel(ctx)
+		probing, stop := context.WithCancel(ctx)
 		is := &watch{worker: w, stop: stop}
 		p.watched[id] = is
 		first := time.Duration(p.rand.Int64N(int64(cfg.Interval)))
 		probes.Go(func() {
 			defer stop()
-			p.watch(ctx, is, first)
+			p.watch(probing, is, first)
 		})
 	}
 	p.publish()
@@ -218,7 +218,7 @@ func (p *Prober) watch(ctx context.Context, is *watch, first time.Duration) {
 			return // cut short by our own end: no news
 		}
 		p.metrics.probed(res, time.Since(began))
-		pause.Reset(time.Until(start.Add(p.judge(cfg, is, res))))
+		pause.Reset(time.Until(start.Add(p.judge(ctx, cfg, is, res))))
 	}
 }
 
@@ -226,22 +226,22 @@ func (p *Prober) watch(ctx context.Context, is *watch, first time.Duration) {
 // probe to the next. While a failure waits for its confirmation the next probe
 // comes early, so that 1+Retries failures fit into 1+Retries times interval and
 // timeout whatever the jitter.
-func (p *Prober) judge(cfg *Config, is *watch, res result) time.Duration {
+func (p *Prober) judge(ctx context.Context, cfg *Config, is *watch, res result) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case res == skipped:
-	case res == ok:
+	switch res {
+	case skipped:
+	case ok:
 		is.fails = 0
 		is.oks++
 		if is.down && is.oks >= cfg.Rise {
-			p.turn(is, res)
+			p.turn(ctx, is, res)
 		}
 	default:
 		is.oks = 0
 		is.fails++
 		if !is.down && is.fails > cfg.Retries {
-			p.turn(is, res)
+			p.turn(ctx, is, res)
 		}
 	}
 	tenth := float64(cfg.Interval) / 10
@@ -255,16 +255,16 @@ func (p *Prober) judge(cfg *Config, is *watch, res result) time.Duration {
 }
 
 // turn makes a worker down that was up, or up that was down. p.mu is held.
-func (p *Prober) turn(is *watch, res result) {
+func (p *Prober) turn(ctx context.Context, is *watch, res result) {
 	is.down = !is.down
 	p.publish()
 	p.metrics.transitions.Inc()
-	text := "worker answers its probes again"
+	id, how := slog.String("worker_id", is.worker.ID), slog.String("result", string(res))
 	if is.down {
-		text = "worker failed its probes"
+		p.deps.Log.LogAttrs(ctx, slog.LevelInfo, "worker failed its probes", id, how)
+		return
 	}
-	p.deps.Log.LogAttrs(context.Background(), slog.LevelInfo, text,
-		slog.String("worker_id", is.worker.ID), slog.String("result", string(res)))
+	p.deps.Log.LogAttrs(ctx, slog.LevelInfo, "worker answers its probes again", id, how)
 }
 
 // publish tells Healthy who is down. p.mu is held.

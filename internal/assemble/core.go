@@ -77,7 +77,7 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 		return nil, fmt.Errorf("picker: %w", err)
 	}
 	c.breakers = breakers
-	if err := c.newHealth(cfg.Health); err != nil {
+	if err = c.newHealth(cfg.Health); err != nil {
 		return nil, fmt.Errorf("health probes: %w", err)
 	}
 	c.retune()
