@@ -43,9 +43,6 @@ type Config struct {
 	// PeerWindow is the time within which transfer faults with two or more
 	// partners speak against the worker that they have in common. Default 60 s.
 	PeerWindow time.Duration
-	// Canary makes a pair's circuit wait for a canary, not for a client's request,
-	// to probe it. Default false.
-	Canary bool
 
 	// BusyTTL is how long a worker is left out that had enough to do; 0 for not at
 	// all. It does not depend on Enable. Default 1 s.
@@ -124,7 +121,6 @@ type tuning struct {
 	busy     time.Duration
 	jitter   float64
 	seed     uint64
-	canary   bool
 }
 
 // wait returns the cooldown after the given number of failed probes in a row.
@@ -147,7 +143,7 @@ func (c *Config) tunings() (worker, pair *tuning) {
 	w.limits = w.limits.with(Connect, c.Threshold).with(Origin, c.OriginThreshold).with(Stream, c.StreamThreshold)
 	// What two partners say against a worker is a failure of its own.
 	w.limits = w.limits.with(Transfer, c.OriginThreshold)
-	p.cooldown, p.most, p.canary = c.PairCooldown, c.PairMaxCooldown, c.Canary
+	p.cooldown, p.most = c.PairCooldown, c.PairMaxCooldown
 	p.limits = p.limits.with(Transfer, c.PairThreshold)
 	return &w, &p
 }

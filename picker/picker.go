@@ -306,8 +306,8 @@ func New(cfg Config, store *fleet.Store, index *kvindex.Index, breakers *breaker
 	return p, nil
 }
 
-// SetConfig replaces the tuning for the picks to come. Protocols, ExplainRing and
-// Seed stay as they are. An invalid cfg changes nothing.
+// SetConfig replaces the tuning for the picks to come. ExplainRing and Seed stay as
+// they are. An invalid cfg changes nothing.
 func (p *Picker) SetConfig(cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("picker: %w", err)
@@ -317,7 +317,7 @@ func (p *Picker) SetConfig(cfg Config) error {
 		return fmt.Errorf("picker: %w", err)
 	}
 	p.mu.Lock()
-	cfg.Protocols, cfg.ExplainRing, cfg.Seed = p.cfg.Protocols, p.cfg.ExplainRing, p.cfg.Seed
+	cfg.ExplainRing, cfg.Seed = p.cfg.ExplainRing, p.cfg.Seed
 	p.cfg, p.stale = cfg, true
 	if pol.name != p.policy.name { // records of earlier picks keep theirs
 		p.policy = new(policy)
