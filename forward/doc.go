@@ -31,9 +31,9 @@
 //
 // Bodies go to the worker and events to the client byte for byte. A compressed
 // request body is refused (415) where the prompt has to be read, and passed on
-// as it is on every other path; a compressed event stream, which a worker only
-// sends against our Accept-Encoding, is relayed without looking at its events. A
-// client that closes its sending side counts as gone, as net/http sees it.
+// as it is on every other path. What a worker compresses against our
+// Accept-Encoding is decompressed, or refused (coding), so that no stream is
+// relayed blind. A client that closes its sending side counts as gone, as net/http sees it.
 //
 // # Concurrency
 //
