@@ -163,7 +163,7 @@ func (c *guardedConn) header(b []byte) bool {
 	case len("Content-Length"):
 		if bytes.EqualFold(name, []byte("Content-Length")) {
 			n, err := strconv.ParseUint(string(value), 10, 63) // digits only
-			c.left = int64(n)                                  //nolint:gosec // of 63 bits
+			c.left = int64(n)
 			c.lengths++
 			return err == nil
 		}
@@ -198,7 +198,7 @@ func (c *guardedConn) chunk(b []byte) bool {
 	if err != nil {
 		return false
 	}
-	c.left = int64(n) //nolint:gosec // of 62 bits
+	c.left = int64(n)
 	if c.at = inChunk; n == 0 {
 		c.at = inTrailers
 	}

@@ -44,7 +44,7 @@ type expectation struct {
 
 // matrix holds every fault mode of the simulated engine, with one worker and no
 // retry, so that nothing hides how the failure itself is told.
-var matrix = map[string]expectation{ //nolint:gochecknoglobals // a test's table
+var matrix = map[string]expectation{
 	"ok":                        {whole, whole, 1},
 	"refuse":                    {refused, refused, 1},
 	"reset":                     {refused, refused, 1},
@@ -71,6 +71,7 @@ var matrix = map[string]expectation{ //nolint:gochecknoglobals // a test's table
 }
 
 func TestEachFaultModeOverEachTransportAndAPI(t *testing.T) {
+	t.Parallel()
 	broker := testfleet.StartNATS(t, nil)
 	for _, transport := range []string{"http", "h2c", "nats"} {
 		t.Run(transport, func(t *testing.T) {
@@ -96,7 +97,7 @@ func TestEachFaultModeOverEachTransportAndAPI(t *testing.T) {
 	}
 }
 
-var matrixBodies = map[string]string{ //nolint:gochecknoglobals // a test's table
+var matrixBodies = map[string]string{
 	"/v1/chat/completions": `{"model":"M","stream":STREAM,"max_tokens":8,"ignore_eos":true,"messages":[{"role":"user","content":"hi"}]}`,
 	"/v1/completions":      `{"model":"M","stream":STREAM,"max_tokens":8,"ignore_eos":true,"prompt":"hi"}`,
 	"/v1/messages":         `{"model":"M","stream":STREAM,"max_tokens":8,"ignore_eos":true,"messages":[{"role":"user","content":"hi"}]}`,
