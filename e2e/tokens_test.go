@@ -181,7 +181,7 @@ func TestAWrongTokenizerIsNoticedWithinTwentyRequests(t *testing.T) {
 // TestRealTokensHitTheirPrefix has the EPP use the engines' own files: what a
 // conversation with tools, a completion with BOS and an adapter's prompt have in
 // common with an earlier one is found, exactly, and adapters' blocks stay apart.
-func TestRealTokensHitTheirPrefix(t *testing.T) {
+func TestRealTokensHitTheirPrefix(t *testing.T) { //nolint:tparallel // its parts use one fleet in turn
 	t.Parallel()
 	files := modelFiles(t, "llama2")
 	s := realFleet(t, files, files, "--lora", "sql")

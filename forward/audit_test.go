@@ -45,15 +45,24 @@ func TestWhatEnginesCountIsAudited(t *testing.T) {
 		want    *audit.Report // Model, Form, Skip, Worker, Counted, Cached and Tokens count; nil for none
 	}{
 		{
-			"a plain answer", []script{raw(jsonReply(200, answer))}, call{path: "/v1/completions", body: ids}, nil,
+			"a plain answer",
+			[]script{raw(jsonReply(200, answer))},
+			call{path: "/v1/completions", body: ids},
+			nil,
 			&audit.Report{Form: audit.FormIDs, Worker: "w1", Tokens: 2, Counted: 2, Cached: 1},
 		},
 		{
-			"a stream that ends with usage", []script{raw(sse(tok0, last, done))}, call{body: streamBody}, nil,
+			"a stream that ends with usage",
+			[]script{raw(sse(tok0, last, done))},
+			call{body: streamBody},
+			nil,
 			&audit.Report{Form: audit.FormChat, Skip: audit.SkipApprox, Worker: "w1", Counted: 2, Cached: 1},
 		},
 		{
-			"a stream without usage", []script{raw(sse(tok0, done))}, call{path: "/v1/completions", body: `{"model":"m","prompt":[7,8],"stream":true}`}, nil,
+			"a stream without usage",
+			[]script{raw(sse(tok0, done))},
+			call{path: "/v1/completions", body: `{"model":"m","prompt":[7,8],"stream":true}`},
+			nil,
 			&audit.Report{Form: audit.FormIDs, Skip: audit.SkipNoUsage, Worker: "w1", Tokens: 2, Cached: -1},
 		},
 		{"an error", []script{raw(jsonReply(400, answer))}, call{path: "/v1/completions", body: ids}, nil, nil},

@@ -71,7 +71,7 @@ func (c *Core) watchCanaries(ctx context.Context) error {
 	}
 	for {
 		changed := c.Store.Changed()
-		c.checkCanaries()
+		c.checkCanaries() //nolint:contextcheck // its log lines are of no request
 		select {
 		case <-changed:
 		case <-ctx.Done():

@@ -22,7 +22,7 @@ func TestAModelsFilesReplaceTheOwnTokenizer(t *testing.T) {
 	for name, text := range map[string]string{
 		"tokenizer.json": string(raw), "chat_template.jinja": chat, "tokenizer_config.json": `{"bos_token":"<s>"}`,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		if err = os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

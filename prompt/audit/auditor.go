@@ -73,24 +73,33 @@ func (a *Auditor) judge(now time.Time, rep *Report, differs bool) {
 		a.trusts[k] = t
 	}
 	lone := func() bool { return a.lone(k) }
-	what, level := t.compared(&a.cfg, rep.Began, now, differs, lone), slog.LevelWarn
-	text := ""
-	switch what {
-	case unchanged:
+	what := t.compared(&a.cfg, rep.Began, now, differs, lone)
+	if what == unchanged {
 		return
-	case demoted:
-		text = "a source of token ids drifts and is not asked for a while"
-		a.restart(k)
-	case failed:
-		text, level = "a source of token ids still drifts", slog.LevelInfo
-	case healed:
-		text, level = "a source of token ids agrees with the engines again", slog.LevelInfo
+	}
+	if what != failed {
 		a.restart(k)
 	}
-	a.log.LogAttrs(context.Background(), level, text,
+	tellSource(a.log, what, rep, t.backoff)
+}
+
+// tellSource logs what has become of the source of rep's ids.
+func tellSource(log *slog.Logger, what change, rep *Report, wait time.Duration) {
+	attrs := []slog.Attr{
 		slog.String("model", rep.Model), slog.String("form", string(rep.Form)), slog.String("source", rep.Source.String()),
 		slog.String("worker_id", rep.Worker), slog.Int("tokens", rep.Tokens), slog.Int("engine_tokens", rep.Counted),
-		slog.Duration("retry_after", t.backoff))
+		slog.Duration("retry_after", wait),
+	}
+	ctx := context.Background() // of no request: it is the model's
+	switch what {
+	case demoted:
+		log.LogAttrs(ctx, slog.LevelWarn, "a source of token ids drifts and is not asked for a while", attrs...)
+	case failed:
+		log.LogAttrs(ctx, slog.LevelInfo, "a source of token ids still drifts", attrs...)
+	case healed:
+		log.LogAttrs(ctx, slog.LevelInfo, "a source of token ids agrees with the engines again", attrs...)
+	case unchanged:
+	}
 }
 
 // lone reports whether fewer than half of the workers that were asked such
