@@ -1,6 +1,7 @@
 package simengine
 
 import (
+	"strings"
 	"sync"
 	"time"
 )
@@ -81,13 +82,15 @@ func (l *receiptLog) add(r Receipt) *entry {
 	return &entry{log: l, r: &r}
 }
 
-// list returns copies of the receipts that match id, oldest first; "" matches all.
+// list returns copies of the receipts that match id, oldest first; "" matches
+// all. An attempt's own ID, which forwarders give vLLM engines, matches its
+// request's: ID/m1/….
 func (l *receiptLog) list(id string) []Receipt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := make([]Receipt, 0, len(l.all))
 	for _, r := range l.all {
-		if id == "" || r.RequestID == id || r.InferaRequestID == id {
+		if id == "" || r.RequestID == id || r.InferaRequestID == id || strings.HasPrefix(r.RequestID, id+"/") {
 			out = append(out, *r)
 		}
 	}
