@@ -102,17 +102,22 @@ type transition struct {
 }
 
 func (t transition) log(log *slog.Logger) {
-	attrs := []slog.Attr{slog.String("worker_id", t.c.id)}
-	opened, closed := "circuit opened: the worker gets no requests until its cooldown is over", "circuit closed: the worker is back"
+	ctx := context.Background()
+	trips := slog.Uint64("trips", t.trips)
+	cooldown, class := slog.Duration("cooldown", t.cooldown), slog.String("class", t.class.String())
 	if t.c.peer != "" {
-		opened, closed = "pair circuit opened: the two get no requests together until its cooldown is over", "pair circuit closed: the two serve together again"
-		attrs = []slog.Attr{slog.String("prefill", t.c.id), slog.String("decode", t.c.peer)}
-	}
-	attrs = append(attrs, slog.Uint64("trips", t.trips))
-	if !t.open {
-		log.LogAttrs(context.Background(), slog.LevelInfo, closed, attrs...)
+		prefill, decode := slog.String("prefill", t.c.id), slog.String("decode", t.c.peer)
+		if t.open {
+			log.LogAttrs(ctx, slog.LevelInfo, "pair circuit opened: the two get no requests together until its cooldown is over", prefill, decode, trips, cooldown, class)
+			return
+		}
+		log.LogAttrs(ctx, slog.LevelInfo, "pair circuit closed: the two serve together again", prefill, decode, trips)
 		return
 	}
-	attrs = append(attrs, slog.Duration("cooldown", t.cooldown), slog.String("class", t.class.String()))
-	log.LogAttrs(context.Background(), slog.LevelInfo, opened, attrs...)
+	id := slog.String("worker_id", t.c.id)
+	if t.open {
+		log.LogAttrs(ctx, slog.LevelInfo, "circuit opened: the worker gets no requests until its cooldown is over", id, trips, cooldown, class)
+		return
+	}
+	log.LogAttrs(ctx, slog.LevelInfo, "circuit closed: the worker is back", id, trips)
 }

@@ -221,7 +221,7 @@ func (l *leg) verdict(o breaker.Outcome, prefill, charged bool) breaker.Outcome 
 		return o
 	case o == breaker.Transfer:
 		return breaker.Neutral
-	case prefill && !(l.done && o == breaker.Success):
+	case prefill && (!l.done || o != breaker.Success):
 		return breaker.Neutral // the request's end is its decode worker's doing
 	}
 	return o

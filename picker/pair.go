@@ -75,14 +75,6 @@ type class struct {
 
 func (c *class) usable() bool { return c.legs[0] > 0 && c.legs[1] > 0 }
 
-// pair picks and reserves a pair, if there is one.
-func (p *Picker) pair(now time.Time, req *Request, tab *table, pl *pool, open circuits) (Decision, bool) {
-	if !p.scorePair(now, req, tab, pl, open) {
-		return Decision{}, false
-	}
-	return p.takePair(now, req), true
-}
-
 // takePair reserves what scorePair has found.
 func (p *Picker) takePair(now time.Time, req *Request) Decision {
 	f, d := &p.pre, &p.sel

@@ -40,6 +40,7 @@ func (w *world) pairOf(session string) string {
 func quad() (f []string) { return []string{"p1", "p2", "d1", "d2"} }
 
 func pdWorld(t *testing.T, cfg picker.Config) *world {
+	t.Helper()
 	w := newWorld(t, cfg)
 	for _, id := range quad() {
 		w.feed.Put(leg(id, "x"))
