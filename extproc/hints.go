@@ -74,6 +74,15 @@ func servedBy(m *message) []byte {
 	return nil
 }
 
+// detailsOf returns Envoy's word for who made the response and why; nil unless the
+// attribute is configured.
+func detailsOf(m *message) []byte {
+	if m.attributes == nil {
+		return nil
+	}
+	return structString(m.attributes, attributeDetails)
+}
+
 // subset is the set of endpoints that the data plane confines a pick to. Envoy
 // repeats the metadata on every message of a stream; the last set that is not
 // empty counts.

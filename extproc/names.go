@@ -37,6 +37,7 @@ const (
 	namespaceSubset   = "envoy.lb.subset_hint"
 	namespaceExtProc  = "envoy.filters.http.ext_proc"
 	attributeUpstream = "upstream.address"
+	attributeDetails  = "response.code_details" // who made the response, and why, in Envoy's words
 )
 
 // routed is which of the routing headers an answer sets.

@@ -31,7 +31,7 @@ func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
 	if it.err != nil {
 		return x.malformed(ctx, it.err)
 	}
-	x.attribute(servedBy(m), upstream)
+	x.attribute(servedBy(m), detailsOf(m), upstream)
 	x.settle(receipt)
 	if gate := x.s.deps.Gate; gate != nil && x.s.cfg.Admission.Tells(gate.Mode()) {
 		x.push(x.s.asm.counts(gate.Counts()))
@@ -50,17 +50,21 @@ func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
 // attribute decides whose the response is. A retry may have gone to another
 // worker; and Envoy answers by itself (no healthy upstream, reset, timeout),
 // which says nothing about the picked worker unless it is named. upstream says
-// that Envoy marked the response as coming from a worker.
-func (x *exchange) attribute(served []byte, upstream bool) {
+// that Envoy marked the response as coming from a worker, details what Envoy calls
+// it. A picked worker that was passed over could not be reached (failover 2A).
+func (x *exchange) attribute(served, details []byte, upstream bool) {
 	if !x.picked || x.status == 0 {
 		return
 	}
+	upstream = upstream || string(details) == "via_upstream"
 	switch {
+	case len(served) > 0 && !sameEndpoint(x.route.destination, served):
+		x.ours, x.outcome = false, breaker.Connect
+		x.s.metrics.elsewhere.Inc()
+	case bytes.HasPrefix(details, []byte("upstream_reset_before_response_started")):
+		x.ours, x.outcome = false, breaker.Connect // Envoy's own answer, because of the worker
 	case len(served) > 0:
-		x.ours = sameEndpoint(x.route.destination, served)
-		if !x.ours {
-			x.s.metrics.elsewhere.Inc()
-		}
+		x.ours = true
 	case x.status == http.StatusServiceUnavailable || x.status == http.StatusGatewayTimeout:
 		x.ours = upstream
 	default:
@@ -99,7 +103,10 @@ func (x *exchange) settle(receipt []byte) {
 		}
 	}
 	if !named && (string(receipt) == "none" || bytes.IndexByte(receipt, ';') >= 0) {
-		x.ours, x.outcome = false, breaker.Neutral
+		x.ours = false
+		if x.outcome != breaker.Connect { // passed over by the gateway already
+			x.outcome = breaker.Neutral
+		}
 	}
 	if prefill != breaker.Neutral {
 		x.dec.PrefillDone(x.s.now(), prefill)

@@ -281,6 +281,45 @@ func TestAPrefillWorkersFaultsTripItsBreaker(t *testing.T) {
 	}
 }
 
+// TestAWorkerThatTheGatewayCouldNotReachIsBlamedForIt, and no other: Envoy's own
+// 503 for a failed connection counts on the picked worker, as does an answer of the
+// next endpoint of the list, and other answers of Envoy's own on nobody.
+func TestAWorkerThatTheGatewayCouldNotReachIsBlamedForIt(t *testing.T) {
+	for _, c := range []struct {
+		name, status, served, details, receipt string
+		trips                                  bool
+	}{
+		{"UF: the connection failed", "503", "", "upstream_reset_before_response_started{connection_failure}", "", true},
+		{"UF with the address", "503", destination, "upstream_reset_before_response_started{remote_connection_failure|connection_refused}", "", true},
+		{"the next endpoint of the list served", "200", "10.0.0.9:8000", "via_upstream", "m1@10.0.0.9:30000;ok", true},
+		{"UH: no healthy upstream", "503", "", "no_healthy_upstream", "", false},
+		{"UT: the route's timeout", "504", "", "response_timeout", "", false},
+		{"no detail", "503", "", "", "", false},
+	} {
+		w := newWorld(t, testConfig(), mixed(workerID, "m"))
+		for range 2 { // the breaker trips at two in a row
+			head := responseHeaders(false, ":status", c.status, HeaderAttempts, c.receipt)
+			attributes := map[string]any{attributeDetails: c.details}
+			if c.served != "" {
+				attributes[attributeUpstream] = c.served
+			}
+			s, err := structpb.NewStruct(attributes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			head.Attributes = map[string]*structpb.Struct{namespaceExtProc: s}
+			g := w.routedChat(fullDuplex)
+			g.send(head, responseBody("x", true))
+			g.unchanged(kindResponseHeaders)
+			g.streamedBody(0, true)
+			g.finish()
+		}
+		if open := w.breakers.Circuit(workerID).State(time.Now()) != breaker.Closed; open != c.trips {
+			t.Errorf("%s: circuit open %t, want %t", c.name, open, c.trips)
+		}
+	}
+}
+
 func TestAPickByHostNameIsComparedByPort(t *testing.T) {
 	cases := []struct {
 		picked, served string

@@ -24,8 +24,7 @@
 // answer is relayed like any other. Until it has produced something, a leg that
 // fails ends the other one, and the next attempt is another pair in another room.
 // A prefill leg is repeated once, whatever it had done, for it computes nothing
-// but a cache; a decode leg only when it cannot have run or says itself that it
-// failed.
+// but a cache; a decode leg only when it cannot have run.
 //
 // # What is not touched
 //
