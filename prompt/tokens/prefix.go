@@ -11,7 +11,7 @@ import (
 // PrefixCache remembers the ids of stretches of text, so that a conversation that
 // grows costs its new turn. It is bounded; what is not used falls out first.
 //
-// A text is cut about every KiB at places where the tokens on either side do not
+// A text is cut about every KiB, at its start every 256 bytes, at places where the tokens on either side do not
 // depend on the other side, and each stretch is remembered by a 128 bit hash of
 // its bytes, seeded per tokenizer. A stretch is therefore found again wherever it
 // stands. What follows the last such place is encoded anew each time.
@@ -84,7 +84,11 @@ func (c *PrefixCache) EncodeUntil(stop Stop, t *Tokenizer, dst []uint32, text []
 	}
 	from, pause := 0, stopBytes
 	for {
-		to := t.nextCut(text, from+c.step)
+		step := c.step
+		if from < step {
+			step = max(1, step/4) // so that a short prompt has stretches, too
+		}
+		to := t.nextCut(text, from+step)
 		if to < 0 {
 			break
 		}
