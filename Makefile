@@ -74,6 +74,10 @@ bench-forward: build ## the forwarder in direct mode beside a direct connection 
 chaos: build tools ## break a whole fleet by a seeded schedule and check invariants (SEED=1, SECONDS=60): JSON as its last line
 	bin/pointsman chaos --bin bin --envoy $(ENVOY) --seed $(or $(SEED),1) --seconds $(CHAOS_SECONDS)
 
+.PHONY: test-recovery
+test-recovery: build tools ## how requests spread five seconds and two minutes after a worker was healed
+	RECOVERY_LONG=1 POINTSMAN_BIN=$(CURDIR)/bin POINTSMAN_ENVOY=$(CURDIR)/$(ENVOY) $(GO) test -run TestAHealedWorker -count 1 ./e2e
+
 .PHONY: soak
 soak: build tools ## the same for MINUTES=10 on one fleet, looking for leaks
 	bin/pointsman soak --bin bin --envoy $(ENVOY) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),10)
