@@ -16,6 +16,8 @@ type breakage struct {
 	load *load
 	out  io.Writer // progress
 
+	settings sync.Mutex // a picker must not start while the settings file is a bad one
+
 	mu     sync.Mutex
 	faults []history.Fault
 	errs   []error
@@ -36,6 +38,10 @@ func (b *breakage) run(ctx context.Context, plan Schedule, start time.Time) {
 }
 
 func (b *breakage) step(ctx context.Context, s Step, start time.Time) {
+	if s.Kind == Reload || s.Kind == EPPRestart {
+		b.settings.Lock()
+		defer b.settings.Unlock()
+	}
 	fault := history.Fault{Kind: string(s.Kind), From: time.Now()}
 	if s.Target >= 0 && s.Kind != EPPRestart {
 		fault.Worker = b.f.Workers[s.Target].ID
