@@ -100,7 +100,7 @@ func (b *breakage) begin(ctx context.Context, s Step) error {
 		if b.overNATS(s.Target) {
 			return f.fault(ctx, s.Target, "reset")
 		}
-		return f.Proxies.Workers[s.Target].Reset()
+		return f.Proxies.Workers[s.Target].Reset() //nolint:contextcheck // it does not wait
 	case Status500:
 		return f.fault(ctx, s.Target, "status:500")
 	case Cut:
@@ -108,7 +108,7 @@ func (b *breakage) begin(ctx context.Context, s Step) error {
 	case LeaseLoss:
 		return f.loseLease(ctx, f.Workers[s.Target].ID)
 	case NATSPartition:
-		return f.Proxies.Broker.Silence()
+		return f.Proxies.Broker.Silence() //nolint:contextcheck // it does not wait
 	case NATSRestart:
 		f.Broker.Stop()
 	case Reload:
@@ -137,11 +137,11 @@ func (b *breakage) heal(ctx context.Context, s Step) error {
 		if b.overNATS(s.Target) {
 			return f.fault(ctx, s.Target, "ok")
 		}
-		return f.Proxies.Workers[s.Target].Heal()
+		return f.Proxies.Workers[s.Target].Heal() //nolint:contextcheck // it does not wait
 	case Status500, Cut:
 		return f.fault(ctx, s.Target, "ok")
 	case NATSPartition:
-		return f.Proxies.Broker.Heal()
+		return f.Proxies.Broker.Heal() //nolint:contextcheck // it does not wait
 	case NATSRestart:
 		return f.Broker.Start(ctx)
 	case Reload:

@@ -123,7 +123,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (*history.History, map[s
 	parts.Wait()
 	h.Requests = load.done()
 	h.Faults = b.faults
-	if err := errors.Join(append(b.errs, ctx.Err())...); err != nil {
+	if err = errors.Join(append(b.errs, ctx.Err())...); err != nil {
 		return nil, nil, err
 	}
 	if h.Gauges, err = f.quiet(ctx, cfg.Quiet); err != nil {

@@ -58,7 +58,7 @@ func Soak(ctx context.Context, cfg Config) (*SoakReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("soak, seed %d, logs in %s: %w", cfg.Seed, dir, err)
 	}
-	if !remove || report.Failed() != nil {
+	if leaked := report.Failed() != nil; leaked || !remove {
 		fmt.Fprintf(cfg.Log, "logs in %s\n", dir)
 		return report, nil
 	}
@@ -79,7 +79,7 @@ func soak(ctx context.Context, cfg Config, dir string) (report *SoakReport, err 
 	var base map[string]footprint
 	for round := 0; round < 2 || time.Since(start) < cfg.Break; round++ {
 		part := cfg
-		part.Seed = cfg.Seed + uint64(round) //nolint:gosec // a count
+		part.Seed = cfg.Seed + uint64(round)
 		part.Break = max(10*time.Second, min(time.Minute, cfg.Break/4))
 		if err := f.round(ctx, part, report); err != nil {
 			return nil, err
