@@ -20,6 +20,11 @@ type Decision struct {
 	Reason      string        // how the prompt was known: the request's label, or no_match, no_events
 	OverCap     bool          // [Caps] that are not enforced would have left it out
 
+	// PromptTokens, MissTokens and AddedTokens are what the pick adds to the load of
+	// its workers: tokens of the prompt, those of them that must be computed, and
+	// those that no request in flight on Worker shares.
+	PromptTokens, MissTokens, AddedTokens int
+
 	affine bool
 	p      *Picker
 	rec    *record

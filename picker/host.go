@@ -11,6 +11,7 @@ import (
 // ranks. The picker's mutex guards it.
 type host struct {
 	requests int       // in flight on all of its ranks
+	external int       // the same, of others, as far as freshly told
 	risky    int       // of these, sent although its circuit was not closed
 	sick     bool      // as the prober last said
 	fresh    bool      // has joined since the last visit
@@ -86,7 +87,7 @@ func (c *Caps) of(role fleet.Role) int {
 // full reports whether r's worker has as much in flight as it may have at now.
 func (c *Caps) full(now time.Time, r *row) bool {
 	most := c.of(r.Worker.Role)
-	return most > 0 && r.t.host.requests >= c.ramp(now, most, r.t)
+	return most > 0 && r.t.host.requests+r.t.host.external >= c.ramp(now, most, r.t)
 }
 
 // ramp returns the part of a cap that t's worker may use: a quarter when it has

@@ -109,6 +109,7 @@ func (p *Picker) reserve(now time.Time, s *selection, req *Request, i int, permi
 	s.chosen = i
 	s.overCap = !p.cfg.Caps.Enforce && p.cfg.Caps.full(now, s.rows[i])
 	t := s.rows[i].t
+	before := t.active()
 	l := leg{
 		t: t, in: t.in, permit: permit,
 		plain:  int64(s.pool.unit),
@@ -126,6 +127,7 @@ func (p *Picker) reserve(now time.Time, s *selection, req *Request, i int, permi
 		p.enter(&l, &s.lists[0], 0)
 	}
 	l.start()
+	l.added = t.active() - before
 	if l.told {
 		p.index.Predict(l.in, l.node.hashes, now, 0)
 	}
@@ -197,8 +199,18 @@ func (p *Picker) decide(req *Request, i int, rec *record) Decision {
 		affine: hit > 0 || s.pinned == i+1,
 		p:      p, rec: rec, gen: rec.gen,
 	}
+	d.weigh(rec)
 	p.ring.keep(&s.trace)
 	return d
+}
+
+// weigh says what rec's legs add to the load.
+func (d *Decision) weigh(rec *record) {
+	l := &rec.legs[0]
+	d.PromptTokens, d.MissTokens, d.AddedTokens = int(l.prompt), int(l.miss), int(l.added)
+	if rec.n > 1 {
+		d.MissTokens = int(rec.legs[1].miss)
+	}
 }
 
 // label returns the reason that the decision carries.

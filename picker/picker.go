@@ -154,6 +154,9 @@ type Config struct {
 	// remembered; 0 for 300 s, as LoxiLB's pd_session_ttl_sec. It is no lease on
 	// the engine's cache.
 	SessionTTL time.Duration
+	// ExternalStale is the age from which what [Picker.SetExternal] said fades to
+	// the mean of the fleet; 0 for [DefaultExternalStale].
+	ExternalStale time.Duration
 	// Seed makes the spread over equal costs repeatable; 0 takes a random one.
 	Seed uint64
 }
@@ -228,6 +231,9 @@ func (c Config) Validate() error {
 	if c.SessionTTL != 0 && (c.SessionTTL < time.Second || c.SessionTTL > 24*time.Hour) {
 		errs = append(errs, fmt.Errorf("session time %v: want 0 (300s), or 1s to 24h", c.SessionTTL))
 	}
+	if c.ExternalStale < 0 || c.ExternalStale > time.Hour {
+		errs = append(errs, fmt.Errorf("stale external load %v: want 0 (6s) to 1h", c.ExternalStale))
+	}
 	return errors.Join(append(errs, c.Caps.validate()...)...)
 }
 
@@ -254,6 +260,8 @@ type Picker struct {
 
 	tab     atomic.Pointer[table] // written under mu
 	release atomic.Pointer[func()]
+
+	meanExternal External // of the targets with fresh reports, as last seen; guarded by mu
 
 	mu        sync.Mutex
 	stale     bool               // the table is of another Config

@@ -219,20 +219,21 @@ func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
 	for i, r := range s.rows {
 		t := r.t
 		if s.why[i] == eligible {
-			s.pending += float64(t.pending)
+			s.pending += float64(t.pending) + t.external.now.Waiting
 		}
 		s.anyMode = s.anyMode || t.mode != kvindex.None
 		recent := t.recent * scale
 		if recent < faint {
 			recent = 0
 		}
-		in.Active[i] = float64(t.active())
+		others := &t.external.now
+		in.Active[i] = float64(t.active()) + others.ActiveTokens
 		in.Recent[i] = recent
 		in.Turn[i] = float64(t.turn)
-		in.Requests[i] = float64(t.requests)
-		in.Waiting[i] = float64(t.waiting)
-		in.Decoders[i] = float64(t.requests - t.pending)
-		in.Context[i] = float64(t.context)
+		in.Requests[i] = float64(t.requests) + others.Requests
+		in.Waiting[i] = float64(t.waiting) + others.PrefillTokens
+		in.Decoders[i] = float64(t.requests-t.pending) + others.Decoders
+		in.Context[i] = float64(t.context) + others.ContextTokens
 		in.Missing[i] = 0
 		if len(req.Images) > 0 {
 			in.Missing[i] = float64(t.images.missing(req.Images))
@@ -288,7 +289,7 @@ func (s *selection) overlap(i int, t *target, limit int) {
 		size = s.lists[j].Size
 		depth := s.scratch[j].Depth(t.in)
 		hit = depth
-		if depth > 0 && t.pending >= limit {
+		if depth > 0 && t.pending+int(t.external.now.Waiting) >= limit {
 			hit = s.real(j, t, depth)
 			s.promised[i] = (depth - hit) * size
 		}

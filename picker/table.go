@@ -201,6 +201,8 @@ func (p *Picker) depart(key string, t *target) {
 		p.index.Forget(key)
 		p.metrics.forgetTarget(t)
 		t.recent, t.turn, t.role, t.picks, t.size = 0, 0, "", nil, 0
+		t.countExternal(0)
+		t.external = external{}
 		t.images.clear()
 	}
 	if t.requests == 0 {
@@ -224,6 +226,7 @@ func (p *Picker) refresh(now time.Time) {
 		r.t.mode = p.index.Mode(r.t.in, now)
 	}
 	p.visit(now)
+	p.fadeExternal(now)
 	p.readSizes(tab)
 }
 

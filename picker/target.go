@@ -24,6 +24,7 @@ type target struct {
 	plain    int64  // tokens that requests without blocks stand for
 	plains   int64  // these requests
 	recent   float64
+	external external // what others have in flight on it
 	led      ledger
 
 	images      images
@@ -51,6 +52,7 @@ type leg struct {
 	plain   int64 // tokens it stands for without blocks
 	miss    int64 // tokens to prefill
 	prompt  int64 // tokens of the prompt
+	added   int64 // tokens that it added to those of distinct blocks in flight
 }
 
 // start takes the load of l.
