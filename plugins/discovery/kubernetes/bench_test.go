@@ -7,18 +7,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"pointsman/fleet"
 	"pointsman/internal/testfleet"
 )
 
-func thousand() []corev1.Pod {
-	all := make([]corev1.Pod, 1000)
+func thousand() []*corev1.Pod {
+	all := make([]*corev1.Pod, 1000)
 	for i := range all {
 		p := testfleet.WorkerPod(namespace, fmt.Sprintf("w-%04d", i), deployment, record(fmt.Sprintf("10.%d.%d.1:30000", i/250, i%250)))
 		p.UID = types.UID(p.Name)
-		all[i] = *p
+		all[i] = p
 	}
 	return all
 }
@@ -26,18 +25,16 @@ func thousand() []corev1.Pod {
 // One Pod's readiness changes in a fleet of 1,000.
 func BenchmarkChange(b *testing.B) {
 	src := &Source{cfg: DefaultConfig(), log: slog.New(slog.DiscardHandler), metrics: newMetrics()}
-	f := &follower{Source: src, feed: fleet.NewFeed(new(fleet.Store)), table: newTable(src.cfg), contested: map[string]bool{}}
+	f := newFollower(src, fleet.NewFeed(new(fleet.Store)))
 	all := thousand()
 	f.table.replace(all)
 	f.feed.Replace(f.table.workers())
-	p, ready := &all[500], true
+	p, ready := all[500], true
 	b.ReportAllocs()
 	for b.Loop() {
 		ready = !ready
 		testfleet.SetReady(p, ready)
-		if err := f.apply(b.Context(), watch.Event{Type: watch.Modified, Object: p}); err != nil {
-			b.Fatal(err)
-		}
+		f.Put(b.Context(), p)
 	}
 }
 
@@ -58,20 +55,20 @@ func BenchmarkListing(b *testing.B) {
 		k.Put(b, testfleet.KubePods, p)
 	}
 	cfg := impatient(k.Kubeconfig(b, "")).withDefaults()
-	src, err := newPods(cfg)
+	src, err := New(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer src.conns.CloseAll()
+	defer src.client.Close()
 	b.ReportAllocs()
 	for b.Loop() {
 		n, from := 0, ""
 		for {
-			page, err := src.list(b.Context(), cfg.Page, from)
+			items, _, next, err := src.pods.Page(b.Context(), cfg.Page, from)
 			if err != nil {
 				b.Fatal(err)
 			}
-			n, from = n+len(page.Items), page.Continue
+			n, from = n+len(items), next
 			if from == "" {
 				break
 			}

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"pointsman/fleet"
+	"pointsman/internal/kube"
 	"pointsman/internal/testfleet"
 )
 
@@ -58,9 +59,12 @@ type following struct {
 // impatient returns a configuration that gives up in test time.
 func impatient(kubeconfig string) Config {
 	return Config{
-		Selector: selector, Namespace: namespace, Kubeconfig: kubeconfig,
-		Timeout: 2 * time.Second, WatchFor: time.Second, Silence: 1500 * time.Millisecond,
-		Backoff: 20 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
+		Selector: selector,
+		Config: kube.Config{
+			Namespace: namespace, Kubeconfig: kubeconfig,
+			Timeout: 2 * time.Second, WatchFor: time.Second, Silence: 1500 * time.Millisecond,
+			Backoff: 20 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
+		},
 	}
 }
 

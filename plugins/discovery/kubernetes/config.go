@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/validation"
+
+	"pointsman/internal/kube"
 )
 
 // Readiness says what must be Ready for a worker to get requests.
@@ -34,12 +34,6 @@ type Config struct {
 	// infera.amd.com/deployment=NAME. It may match more: Pods without a
 	// registration are passed over.
 	Selector string
-	// Namespace of the Pods; default the namespace of the Pod this runs in, else
-	// that of the kubeconfig's context, else "default".
-	Namespace string
-	// Kubeconfig is a file to find the API server with; default the files of the
-	// variable KUBECONFIG, else ~/.kube/config, else the Pod's service account.
-	Kubeconfig string
 	// Ready is what must be Ready; default ReadyWorker.
 	Ready Readiness
 	// Container is the name of the worker's container. By default it is the one
@@ -51,26 +45,13 @@ type Config struct {
 	// Default off: Infera's launchers may advertise any name.
 	VerifyAddress bool
 
-	Page    int64         // Pods per page of a listing; default 500
-	Timeout time.Duration // of each page of a listing and of connecting; default 30 s
-	// WatchFor is after which time, in whole seconds, the API server ends a watch.
-	// It sends a bookmark about 2 s before, when it can: a real one does so for
-	// each watch of 20 s and more, for few of 5 s. A watch without an event or a
-	// bookmark is followed by a listing. Default 45 s.
-	WatchFor   time.Duration
-	Silence    time.Duration // a watch without any sign of life for that long is dead; default 90 s
-	Backoff    time.Duration // wait after a failure, doubling; default 1 s, as in Infera
-	MaxBackoff time.Duration // default 30 s, as in Infera
+	// Config says where the API server is; its Namespace is the Pods'.
+	kube.Config
 }
 
 // DefaultConfig returns a Config that lacks only its Selector.
 func DefaultConfig() Config {
-	return Config{
-		Ready: ReadyWorker,
-		Page:  500, Timeout: 30 * time.Second,
-		WatchFor: 45 * time.Second, Silence: 90 * time.Second,
-		Backoff: time.Second, MaxBackoff: 30 * time.Second,
-	}
+	return Config{Ready: ReadyWorker, Config: kube.DefaultConfig()}
 }
 
 // Validate reports all faults of c at once. It reads no file.
@@ -82,57 +63,18 @@ func (c Config) Validate() error {
 	} else if _, err := labels.Parse(c.Selector); err != nil {
 		errs = append(errs, fmt.Errorf("kubernetes: label selector %q: %w", c.Selector, err))
 	}
-	if c.Namespace != "" {
-		for _, fault := range validation.IsDNS1123Label(c.Namespace) {
-			errs = append(errs, fmt.Errorf("kubernetes: namespace %q: %s", c.Namespace, fault))
-		}
-	}
 	switch c.Ready {
 	case "", ReadyWorker, ReadyPod, ReadyOff:
 	default:
 		errs = append(errs, fmt.Errorf("kubernetes: readiness %q: want worker, pod or off", c.Ready))
 	}
-	if c.Page < 0 {
-		errs = append(errs, fmt.Errorf("kubernetes: page size %d is below 0: give 0 for the default", c.Page))
-	}
-	for _, d := range []struct {
-		name string
-		time.Duration
-	}{
-		{"timeout", c.Timeout},
-		{"watch duration", c.WatchFor},
-		{"silence", c.Silence},
-		{"backoff", c.Backoff},
-		{"maximum backoff", c.MaxBackoff},
-	} {
-		if d.Duration < 0 {
-			errs = append(errs, fmt.Errorf("kubernetes: %s %v is below 0: give 0 for the default", d.name, d.Duration))
-		}
-	}
-	if d := c.withDefaults(); d.Silence <= d.WatchFor {
-		errs = append(errs, fmt.Errorf("kubernetes: silence %v must be longer than a watch's %v", d.Silence, d.WatchFor))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Config.Validate())...)
 }
 
 func (c Config) withDefaults() Config {
-	d := DefaultConfig()
-	for _, f := range []struct{ to, from *time.Duration }{
-		{&c.Timeout, &d.Timeout},
-		{&c.WatchFor, &d.WatchFor},
-		{&c.Silence, &d.Silence},
-		{&c.Backoff, &d.Backoff},
-		{&c.MaxBackoff, &d.MaxBackoff},
-	} {
-		if *f.to == 0 {
-			*f.to = *f.from
-		}
-	}
-	if c.Page == 0 {
-		c.Page = d.Page
-	}
+	c.Config = c.WithDefaults()
 	if c.Ready == "" {
-		c.Ready = d.Ready
+		c.Ready = ReadyWorker
 	}
 	return c
 }

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,8 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	"k8s.io/client-go/tools/clientcmd"
 
+	"pointsman/internal/kube"
 	"pointsman/internal/testfleet"
 )
 
@@ -67,8 +68,8 @@ func TestNewSaysWhatIsMissing(t *testing.T) {
 	for want, cfg := range map[string]Config{
 		"--k8s-label-selector": {},
 		"set KUBECONFIG":       {Selector: selector},
-		"no such file":         {Selector: selector, Kubeconfig: filepath.Join(t.TempDir(), "none")},
-		"broken":               {Selector: selector, Kubeconfig: broken},
+		"no such file":         {Selector: selector, Config: kube.Config{Kubeconfig: filepath.Join(t.TempDir(), "none")}},
+		"broken":               {Selector: selector, Config: kube.Config{Kubeconfig: broken}},
 	} {
 		if _, err := New(cfg, log); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want one with %q", cfg, err, want)
@@ -86,35 +87,8 @@ func TestNewDoesNotConnect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.pods.host != k.URL || s.pods.namespace != "default" {
-		t.Errorf("server %s, namespace %s", s.pods.host, s.pods.namespace)
-	}
-}
-
-func TestTheNamespaceIsThePodsOwn(t *testing.T) {
-	outside(t)
-	file := filepath.Join(t.TempDir(), "namespace")
-	if err := os.WriteFile(file, []byte("serving\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(config, []byte(`{"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "namespace": "lab"}}],
-		"clusters": [{"name": "k", "cluster": {"server": "https://127.0.0.1:1"}}]}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct{ name, file, config, want string }{
-		{"the service account's before the kubeconfig's", file, config, "serving"},
-		{"the kubeconfig's", file + "-none", config, "lab"},
-		{"the default", file + "-none", "", "default"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			rules := clientcmd.NewDefaultClientConfigLoadingRules()
-			rules.ExplicitPath = tc.config
-			loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
-			if got := ownNamespace(tc.file, loader); got != tc.want {
-				t.Errorf("%q, want %q", got, tc.want)
-			}
-		})
+	if s.client.Host != k.URL || s.client.Namespace != "default" {
+		t.Errorf("server %s, namespace %s", s.client.Host, s.client.Namespace)
 	}
 }
 
@@ -128,7 +102,7 @@ func TestMetricsAreWellNamed(t *testing.T) {
 		t.Error("registered twice")
 	}
 	s.metrics.observe(map[state]int{stateActive: 2}, 1)
-	s.metrics.failed(errMute)
+	s.metrics.failed(io.EOF)
 	s.metrics.changed(stateDown)
 	families, err := reg.Gather()
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"pointsman/internal/kube"
 )
 
 // frontendName is the container that Infera's operator appends to each worker's
@@ -48,40 +50,17 @@ func frontendEndpoint(p *corev1.Pod) string {
 	return ""
 }
 
-// containerStatus returns what the kubelet says of a container, nil when it has
-// said nothing. A configured worker may be a restartable init container.
-func containerStatus(p *corev1.Pod, name string) *corev1.ContainerStatus {
-	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
-}
-
-// condition returns a condition's status, Unknown when the Pod has none.
-func condition(p *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
-	for _, c := range p.Status.Conditions {
-		if c.Type == kind {
-			return c.Status
-		}
-	}
-	return corev1.ConditionUnknown
-}
-
 // ready reports whether p's worker, in container c, may get requests.
 func (r Readiness) ready(p *corev1.Pod, c *corev1.ContainerStatus) bool {
 	switch r {
 	case ReadyOff:
 		return true
 	case ReadyPod:
-		return condition(p, corev1.PodReady) == corev1.ConditionTrue
+		return kube.PodCondition(p, corev1.PodReady) == corev1.ConditionTrue
 	default:
 		// All containers Ready and the Pod not: its node is lost, or a gate is shut.
-		lost := condition(p, corev1.PodReady) == corev1.ConditionFalse &&
-			condition(p, corev1.ContainersReady) == corev1.ConditionTrue
+		lost := kube.PodCondition(p, corev1.PodReady) == corev1.ConditionFalse &&
+			kube.PodCondition(p, corev1.ContainersReady) == corev1.ConditionTrue
 		return c != nil && c.Ready && !lost
 	}
 }
@@ -89,13 +68,4 @@ func (r Readiness) ready(p *corev1.Pod, c *corev1.ContainerStatus) bool {
 // down reports whether the container's process is known not to run.
 func down(c *corev1.ContainerStatus) bool {
 	return c != nil && (c.State.Terminated != nil || c.State.Waiting != nil)
-}
-
-// incarnation tells one process of a Pod's worker from the next.
-func incarnation(p *corev1.Pod, c *corev1.ContainerStatus) string {
-	id := "pod " + string(p.UID)
-	if c != nil && c.ContainerID != "" {
-		id += " container " + c.ContainerID
-	}
-	return id
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"pointsman/internal/kube"
 )
 
 // metrics are the source's own numbers. What the fleet looks like and how stale
@@ -63,5 +65,5 @@ func (m *metrics) observe(pods map[state]int, contested int) {
 	m.contested.Set(float64(contested))
 }
 
-func (m *metrics) failed(err error)  { m.errors.WithLabelValues(reason(err)).Inc() }
+func (m *metrics) failed(err error)  { m.errors.WithLabelValues(kube.Reason(err)).Inc() }
 func (m *metrics) changed(now state) { m.states.WithLabelValues(string(now)).Inc() }

@@ -152,21 +152,23 @@ func FuzzPodsAgainstAModel(f *testing.F) {
 		w := &world{pods: make([]*corev1.Pod, count), last: make([]string, count)}
 		store := new(fleet.Store)
 		src := &Source{cfg: DefaultConfig(), log: slog.New(slog.DiscardHandler), metrics: newMetrics()}
-		fo := &follower{Source: src, feed: fleet.NewFeed(store), table: newTable(src.cfg), contested: map[string]bool{}}
+		fo := newFollower(src, fleet.NewFeed(store))
 		for ; len(ops) >= 3; ops = ops[3:] {
 			kind, p := w.play(int(ops[0])%count, ops[1], int(ops[2]))
 			want := w.fleet()
 			if ops[0]&0x80 != 0 { // the change was missed, and a listing makes up for it
-				var all []corev1.Pod
+				var all []*corev1.Pod
 				for _, p := range w.pods {
 					if p != nil {
-						all = append(all, *p)
+						all = append(all, p)
 					}
 				}
 				fo.note(t.Context(), fo.table.replace(all))
 				fo.feed.Replace(fo.table.workers())
-			} else if err := fo.apply(t.Context(), watch.Event{Type: kind, Object: p}); err != nil {
-				t.Fatal(err)
+			} else if kind == watch.Deleted {
+				fo.Remove(t.Context(), p)
+			} else {
+				fo.Put(t.Context(), p)
 			}
 			if got := render(store.Snapshot().Workers); !slices.Equal(got, want) {
 				t.Fatalf("after %s of %s: fleet %q, want %q", kind, p.Name, got, want)

@@ -2,14 +2,10 @@ package kubernetes
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"pointsman/internal/testfleet"
 )
@@ -281,39 +277,5 @@ func TestAListingThatExpiresBetweenItsPages(t *testing.T) {
 	}
 	if got := c.Requests("list"); got != 3 {
 		t.Errorf("%d pages, want 3: the first, the refused second, and all at once", got)
-	}
-}
-
-func TestAnAPIServerThatAsksForPatienceGetsIt(t *testing.T) {
-	for _, tc := range []struct {
-		err  error
-		want time.Duration
-	}{
-		{errMute, 0},
-		{apierrors.NewTooManyRequests("busy", 7), 7 * time.Second},
-		{fmt.Errorf("list pods: %w", apierrors.NewTooManyRequests("busy", 7)), 7 * time.Second},
-		{apierrors.NewTooManyRequests("very busy", 3600), 30 * time.Second},
-	} {
-		if got := asked(tc.err, 30*time.Second); got != tc.want {
-			t.Errorf("%v: %v, want %v", tc.err, got, tc.want)
-		}
-	}
-}
-
-func TestWhatWentWrongHasAFixedSetOfNames(t *testing.T) {
-	pods := schema.GroupResource{Resource: "pods"}
-	for want, err := range map[string]error{
-		"silence":      fmt.Errorf("%w for 1s", errSilence),
-		"mute":         errMute,
-		"expired":      apierrors.NewResourceExpired("too old"),
-		"forbidden":    fmt.Errorf("list: %w", apierrors.NewForbidden(pods, "", nil)),
-		"unauthorized": apierrors.NewUnauthorized("who"),
-		"throttled":    apierrors.NewTooManyRequests("busy", 1),
-		"server":       apierrors.NewInternalError(io.ErrUnexpectedEOF),
-		"unreachable":  io.EOF,
-	} {
-		if got := reason(err); got != want {
-			t.Errorf("%v: %q, want %q", err, got, want)
-		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"pointsman/fleet"
+	"pointsman/internal/kube"
 	"pointsman/wire"
 )
 
@@ -67,7 +68,7 @@ func (p *pod) id() string {
 //   - after a restart the old record holds again once the container is Ready:
 //     the launcher writes it anew without a change that could be seen.
 func (t *table) observe(p *corev1.Pod, was *pod) *pod {
-	now := &pod{uid: key(p), name: p.Name, created: p.CreationTimestamp.Time, state: stateNone}
+	now := &pod{uid: kube.PodKey(p), name: p.Name, created: p.CreationTimestamp.Time, state: stateNone}
 	switch p.Status.Phase {
 	case corev1.PodRunning:
 	case corev1.PodSucceeded, corev1.PodFailed:
@@ -83,14 +84,14 @@ func (t *table) observe(p *corev1.Pod, was *pod) *pod {
 		}
 		return now
 	}
-	c := containerStatus(p, workerContainer(p, t.cfg.Container, now.base.Port))
+	c := kube.ContainerStatus(p, workerContainer(p, t.cfg.Container, now.base.Port))
 	var status fleet.Status
 	now.state, status = t.judge(now.base, p, c)
 	if now.state == stateEnded {
 		return now
 	}
 	w := *now.base
-	w.Status, w.Incarnation = status, incarnation(p, c)
+	w.Status, w.Incarnation = status, kube.Incarnation(p, c)
 	if w.Endpoint == "" {
 		w.Endpoint = frontendEndpoint(p)
 	}
@@ -135,14 +136,6 @@ func (t *table) judge(w *fleet.Worker, p *corev1.Pod, c *corev1.ContainerStatus)
 		return stateInactive, w.Status
 	}
 	return stateActive, fleet.Active
-}
-
-// key identifies a Pod. The API server gives each a UID.
-func key(p *corev1.Pod) types.UID {
-	if p.UID == "" {
-		return types.UID(p.Namespace + "/" + p.Name)
-	}
-	return p.UID
 }
 
 // verify refuses a record whose URL is at none of the Pod's own addresses.

@@ -10,14 +10,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"pointsman/internal/kube"
 	"pointsman/internal/testfleet"
 	"pointsman/wire"
 )
 
 // realPods changes Pods of a real API server.
 type realPods struct {
-	*pods
-	t *testing.T
+	pods *kube.View[*corev1.Pod]
+	t    *testing.T
 }
 
 func (r *realPods) check(err error) {
@@ -30,7 +31,7 @@ func (r *realPods) check(err error) {
 func (r *realPods) create(p *corev1.Pod) {
 	r.t.Helper()
 	status := p.Status
-	r.check(r.rest.Post().Namespace(r.namespace).Resource("pods").Body(p).Do(r.t.Context()).Into(p))
+	r.check(r.pods.Request("POST").Body(p).Do(r.t.Context()).Into(p))
 	p.Status = status
 	r.report(p)
 }
@@ -40,20 +41,20 @@ func (r *realPods) report(p *corev1.Pod) {
 	r.t.Helper()
 	body, err := json.Marshal(map[string]any{"status": p.Status})
 	r.check(err)
-	r.check(r.rest.Patch(types.MergePatchType).Namespace(r.namespace).Resource("pods").Name(p.Name).
+	r.check(r.pods.Request("PATCH").SetHeader("Content-Type", string(types.MergePatchType)).Name(p.Name).
 		SubResource("status").Body(body).Do(r.t.Context()).Error())
 }
 
 func (r *realPods) register(p *corev1.Pod, rec string) {
 	r.t.Helper()
 	body := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, wire.Annotation, rec)
-	r.check(r.rest.Patch(types.MergePatchType).Namespace(r.namespace).Resource("pods").Name(p.Name).
+	r.check(r.pods.Request("PATCH").SetHeader("Content-Type", string(types.MergePatchType)).Name(p.Name).
 		Body(body).Do(r.t.Context()).Error())
 }
 
 func (r *realPods) delete(p *corev1.Pod, grace int64) {
 	r.t.Helper()
-	r.check(r.rest.Delete().Namespace(r.namespace).Resource("pods").Name(p.Name).
+	r.check(r.pods.Request("DELETE").Name(p.Name).
 		Body(&metav1.DeleteOptions{GracePeriodSeconds: &grace}).Do(r.t.Context()).Error())
 }
 
@@ -62,12 +63,16 @@ func TestARealAPIServer(t *testing.T) {
 	cfg := impatient(testfleet.StartRealKube(t))
 	cfg.Namespace, cfg.Page = "default", 2
 	cfg.WatchFor, cfg.Silence = 6*time.Second, 20*time.Second
-	client, err := newPods(cfg.withDefaults())
+	client, err := kube.NewClient(cfg.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(client.conns.CloseAll)
-	r := &realPods{pods: client, t: t}
+	t.Cleanup(client.Close)
+	view, err := kube.Select(client, kube.Pods(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &realPods{pods: view, t: t}
 	made := func(name, id string) *corev1.Pod {
 		p := testfleet.WorkerPod("default", name, deployment, record(id))
 		p.Spec.NodeName = "node"

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"pointsman/fleet"
+	"pointsman/internal/kube"
 )
 
 // table holds the Pods and who claims which worker_id. It does no I/O.
@@ -45,7 +46,7 @@ func (c change) ids() []string {
 
 // put takes note of a Pod's present state.
 func (t *table) put(p *corev1.Pod) change {
-	was := t.pods[key(p)]
+	was := t.pods[kube.PodKey(p)]
 	c := change{was: was, now: t.observe(p, was)}
 	t.swap(c)
 	return c
@@ -53,18 +54,18 @@ func (t *table) put(p *corev1.Pod) change {
 
 // remove forgets a Pod that is gone.
 func (t *table) remove(p *corev1.Pod) change {
-	c := change{was: t.pods[key(p)]}
+	c := change{was: t.pods[kube.PodKey(p)]}
 	t.swap(c)
 	return c
 }
 
 // replace makes all the only Pods there are.
-func (t *table) replace(all []corev1.Pod) []change {
+func (t *table) replace(all []*corev1.Pod) []change {
 	out := make([]change, 0, len(all))
 	seen := make(map[types.UID]bool, len(all))
-	for i := range all {
-		seen[key(&all[i])] = true
-		out = append(out, t.put(&all[i]))
+	for _, p := range all {
+		seen[kube.PodKey(p)] = true
+		out = append(out, t.put(p))
 	}
 	for uid, was := range t.pods {
 		if !seen[uid] {

@@ -1,4 +1,4 @@
-package kubernetes
+package kube
 
 import (
 	"errors"
@@ -16,14 +16,17 @@ var (
 
 // explain says which request failed and, where a permission is missing, which
 // one to grant.
-func (p *pods) explain(verb string, err error) error {
-	where := fmt.Sprintf("%s pods in namespace %q of %s", verb, p.namespace, p.host)
+func (v *View[T]) explain(verb string, err error) error {
+	ns, name := v.client.Namespace, v.resource.fullName()
+	where := fmt.Sprintf("%s %s in namespace %q of %s", verb, name, ns, v.client.Host)
 	switch {
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%s: not allowed: grant it with a Role and a RoleBinding there, such as "+
-			"`kubectl -n %s create role pointsman-discovery --verb=get,list,watch --resource=pods`: %w", where, p.namespace, err)
+			"`kubectl -n %s create role pointsman-discovery --verb=get,list,watch --resource=%s`: %w", where, ns, name, err)
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%s: the credentials are not accepted: check the service account's token or the kubeconfig: %w", where, err)
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("%s: the resource is not installed: %w", where, err)
 	}
 	return fmt.Errorf("%s: %w", where, err)
 }
@@ -34,8 +37,12 @@ func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierr
 // routine reports whether err asks for nothing but another listing.
 func routine(err error) bool { return expired(err) || errors.Is(err, errMute) }
 
-// reason returns the metric label of what went wrong, one of a fixed set.
-func reason(err error) string {
+// Unavailable reports whether err says that there is no such resource, or that
+// this account has no role to see it.
+func Unavailable(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) }
+
+// Reason returns the metric label of what went wrong, one of a fixed set.
+func Reason(err error) string {
 	status, answered := errors.AsType[*apierrors.StatusError](err)
 	switch {
 	case errors.Is(err, errSilence):
