@@ -140,12 +140,13 @@ func noReplay(v *view, broken func(string, ...any)) {
 // oneCompletion is I3: at most one attempt of a request runs to its end. The
 // prefill leg of a pair may be repeated: it computes nothing but a cache. And an
 // engine cannot know that the network took the answer that it has written: what
-// is lost before its first byte may be asked again.
+// is lost before its first byte may be asked again of a mixed worker, but a
+// decode leg that was written is never repeated.
 func oneCompletion(v *view, broken func(string, ...any)) {
 	for i := range v.Requests {
 		n := 0
 		for _, rc := range v.receipts[v.Requests[i].ID] {
-			if rc.Complete && rc.Leg != "prefill" && !v.lost(rc) {
+			if rc.Complete && rc.Leg != "prefill" && (rc.Leg == "decode" || !v.lost(rc)) {
 				n++
 			}
 		}

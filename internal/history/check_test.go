@@ -44,10 +44,10 @@ func TestAGoodRunBreaksNoInvariant(t *testing.T) {
 
 func TestWhatTheNetworkDelaysOrTakesIsNotTheForwardersFault(t *testing.T) {
 	h := good()
-	h.Faults = append(h.Faults, Fault{Kind: "pause", Worker: "m2", From: at(0), To: at(0.45)}, Fault{Kind: "rst", Worker: "d", From: at(0), To: at(2)})
+	h.Faults = append(h.Faults, Fault{Kind: "pause", Worker: "m2", From: at(0), To: at(0.45)}, Fault{Kind: "rst", Worker: "m2", From: at(0.45), To: at(2)})
 	h.Receipts = append(h.Receipts,
 		Receipt{Worker: "m2", Request: "a", Attempt: "a/m1", Leg: "mixed", Received: at(0.5), Ended: at(0.6)},
-		Receipt{Worker: "d", Request: "b", Attempt: "b/d1", Leg: "decode", Received: at(0.05), Ended: at(0.1), Complete: true})
+		Receipt{Worker: "m2", Request: "a", Attempt: "a/m1", Leg: "mixed", Received: at(0.5), Ended: at(0.6), Complete: true})
 	if found := Check(h, DefaultLimits()); len(found) != 0 {
 		t.Errorf("%v", found)
 	}
@@ -70,6 +70,10 @@ func TestEachInvariantFailsWhenItIsBroken(t *testing.T) {
 		}},
 		{"two attempts that both ran to their end", "I3", func(h *History) {
 			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "a", Attempt: "a/m2", Leg: "mixed", Received: at(0.15), Ended: at(1), Complete: true})
+		}},
+		{"a decode leg that ran to its end twice, whatever the network took", "I3", func(h *History) {
+			h.Faults = append(h.Faults, Fault{Kind: "rst", Worker: "d", From: at(0), To: at(2)})
+			h.Receipts = append(h.Receipts, Receipt{Worker: "d", Request: "b", Attempt: "b/d2", Leg: "decode", Received: at(0.2), Ended: at(0.3), Complete: true})
 		}},
 		{"tokens of two attempts in one text", "I4", func(h *History) { h.Requests[0].Text = "a/m1/0 a/m2/1" }},
 		{"a repeated token", "I4", func(h *History) { h.Requests[0].Text = "a/m1/0 " + h.Requests[0].Text }},
