@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pointsman/breaker"
+	"pointsman/fleet"
 	"pointsman/picker"
 )
 
@@ -33,6 +34,14 @@ type attempt struct {
 	// handed says that a pair's prefill worker has answered well: a failure of the
 	// decode leg before its first token is then the handoff's.
 	handed atomic.Bool
+
+	// Guarded by Server.pending: see there.
+	after, before *attempt
+	listed        bool
+	awaited       *fleet.Worker // whose leaving the fleet ends the attempt
+	leave         func() bool
+	spared        bool // it was seen to drain
+	departed      bool // the attempt was ended because it has left
 }
 
 // attempts tries workers until one serves the request. Its error is the last
@@ -52,14 +61,33 @@ func (x *exchange) attempts() error {
 		}
 		x.workers = append(x.workers, d.Worker.ID)
 		last = x.try(&d)
-		if last == nil || n >= x.maxRetries() || !x.mayRepeat(last, d.Prefill != nil) || !x.roomFor(d.Prefill != nil) {
+		if last == nil || x.spent >= x.maxRetries() || !x.mayRepeat(last, d.Prefill != nil) || !x.roomFor(d.Prefill != nil) {
 			return last
 		}
-		if !x.mayRetry() {
-			x.s.metrics.exhausted.Inc()
-			return &exhausted{last}
+		if !uncarried(last) { // else nobody was asked: the alternate is still to come
+			if x.spent++; !x.mayRetry() {
+				x.s.metrics.exhausted.Inc()
+				return &exhausted{last}
+			}
 		}
 		x.failed(&d, last)
+	}
+}
+
+// uncarried reports whether err says that there is no way to a worker from here,
+// so that it was not asked.
+func uncarried(err error) bool {
+	var ans *answer
+	return errors.Is(err, errNoTransport) || errors.As(err, &ans) && ans.down
+}
+
+// passOver leaves out the workers that are reached as w is: what is not there for
+// one is not there for the others.
+func (x *exchange) passOver(w *fleet.Worker) {
+	for _, other := range x.s.deps.Store.Snapshot().Workers {
+		if other.Transport == w.Transport {
+			x.tried = append(x.tried, other.ID)
+		}
 	}
 }
 
@@ -125,7 +153,9 @@ func (x *exchange) try(d *picker.Decision) (err error) {
 	defer cancel(nil)
 	a.waits.prepare(a)
 	defer a.waits.stop()
+	x.current = a
 	err = a.run()
+	x.s.pending.settle(a)
 	why := a.reason(err)
 	if a.last != nil { // else the worker has not been asked
 		outcome = why.outcome()
@@ -186,6 +216,9 @@ func (a *attempt) run() error {
 	setRank(req.Header, d.Rank)
 	if x.body != nil {
 		req.Body = x.retained(d.Worker, *x.body)
+	}
+	if x.mayRepeat(errDeparted, false) {
+		a.await(d.Worker, legMixed, a.leaveWorker)
 	}
 	return a.relay(sending{leg: legMixed, worker: d.Worker, affinity: hasAffinity(d), timed: a}, req)
 }
@@ -251,7 +284,7 @@ func (a *attempt) cause(err error) error {
 
 // keep reads a worker's failure to the end, within answerTime and smallBody.
 func (a *attempt) keep(resp *Response) error {
-	ans := &answer{status: resp.Status, header: resp.Header}
+	ans := &answer{status: resp.Status, header: resp.Header, down: resp.Down}
 	late := time.AfterFunc(answerTime, func() { a.cancel(errIdle) })
 	defer late.Stop()
 	buf := make([]byte, 0, 512)

@@ -36,6 +36,7 @@ type answer struct {
 	header   http.Header // nil when the answer came as an error event in a stream
 	body     []byte
 	complete bool // body is the whole body
+	down     bool // the transport's own: see [Response].Down
 }
 
 func (a *answer) Error() string { return "the worker answered " + strconv.Itoa(a.status) }

@@ -43,6 +43,8 @@ type exchange struct {
 	tried        []string  // of these and of prefill workers, those that failed
 	paired       bool      // a prefill/decode pair has been asked
 	object       *Object   // the body's members, once a pair has been asked
+	current      *attempt  // the latest
+	spent        int       // retries that count as such
 	redispatched bool      // a prefill leg has been repeated
 	undialed     int       // decode workers that could not be reached
 	localTo      string    // decode worker that is to compute the prompt itself, after its prefill worker failed
@@ -80,6 +82,7 @@ func (x *exchange) router() string {
 // commit sends the response head. From here on no other worker can be tried, so
 // the request's body is given back.
 func (x *exchange) commit(status int) {
+	x.s.pending.settle(x.current)
 	x.identify()
 	x.nameWorker(x.answering(), status)
 	x.tellGate()
@@ -174,6 +177,9 @@ func (x *exchange) firstToken(a *attempt) error {
 	}
 	if !a.waits.token() {
 		return errFirstToken
+	}
+	if !x.s.pending.settle(a) {
+		return errDeparted
 	}
 	if a.begin != nil {
 		if err := a.begin(); err != nil {

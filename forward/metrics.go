@@ -36,6 +36,7 @@ type metrics struct {
 	prefills      prometheus.Counter
 	prefillFaults *prometheus.CounterVec
 	redispatches  prometheus.Counter
+	departed      prometheus.Counter
 	decodeDials   prometheus.Counter
 	gone          prometheus.Counter
 	bytesIn       prometheus.Counter
@@ -94,6 +95,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 			Name: "pointsman_forward_prefill_failures_total",
 			Help: "Prefill legs that failed, by how.",
 		}, []string{"outcome"}),
+		departed:     counter("pointsman_forward_departed_attempts_total", "Attempts ended before their first byte because their worker left the fleet."),
 		redispatches: counter("infera_router_prefill_redispatch_total", "Prefill legs repeated on another pair, in another room."),
 		decodeDials:  counter("infera_router_decode_alt_dial_total", "Decode legs moved to another worker because the first could not be dialed."),
 		gone:         counter("pointsman_forward_client_disconnects_total", "Requests whose client left before the end."),
@@ -106,7 +108,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 func (s *Server) Register(reg prometheus.Registerer) error {
 	m := s.metrics
 	for _, c := range []prometheus.Collector{
-		m.duration, m.inflight, m.attempts, m.ended, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.decodeDials, m.gone, m.bytesIn, m.bytesOut, m.buffered,
+		m.duration, m.inflight, m.attempts, m.ended, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.departed, m.decodeDials, m.gone, m.bytesIn, m.bytesOut, m.buffered,
 	} {
 		if err := reg.Register(c); err != nil {
 			return err

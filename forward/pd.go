@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -68,6 +67,9 @@ func (a *attempt) runPair() error {
 		pair: newPair(d.Prefill, d.Worker, d.PrefillRank, d.Rank, random),
 	}
 	a.begin = l.begin
+	if !x.redispatched && x.cfg.PrefillFailure == PrefillRetry {
+		a.await(d.Prefill, legPrefill, l.leave)
+	}
 	if conn.Topology() == Concurrent {
 		return l.concurrent()
 	}
@@ -202,7 +204,7 @@ func (l *legs) serial() error {
 // that names no stage may have come behind bytes of an answer.
 func (l *legs) undialed(err error) bool {
 	var broken *Error
-	dial := errors.Is(err, errNoTransport) || errors.As(err, &broken) && broken.Stage == StageDial
+	dial := uncarried(err) || errors.As(err, &broken) && broken.Stage == StageDial
 	return dial && !l.a.x.committed && l.a.ctx.Err() == nil
 }
 
@@ -210,16 +212,19 @@ func (l *legs) undialed(err error) bool {
 // dialed because of err.
 func (l *legs) alternate(err error) bool {
 	a, x := l.a, l.a.x
-	if !x.room(legDecode) || !x.mayRetry() {
+	if !x.room(legDecode) || !uncarried(err) && !x.mayRetry() {
 		return false
 	}
+	x.tried = append(x.tried, a.decision.Worker.ID)
+	if uncarried(err) {
+		x.passOver(a.decision.Worker)
+	}
 	req := x.pick
-	req.Tried = append(slices.Clip(x.tried), a.decision.Worker.ID)
+	req.Tried = x.tried
 	d, none := x.s.deps.Picker.Alternate(time.Now(), &req, l.pair.Prefill)
 	if none != nil {
 		return false
 	}
-	x.tried = req.Tried
 	x.workers = append(x.workers, d.Worker.ID)
 	x.s.metrics.decodeDials.Inc()
 	x.s.metrics.failovers.Inc()
@@ -239,7 +244,9 @@ func (l *legs) decode(body []byte) error {
 	to := sending{leg: legDecode, worker: d.Worker, affinity: true, connect: x.cfg.DecodeConnectTimeout, timed: l.a}
 	err := l.a.relay(to, l.request(d.Worker, body, d.Rank))
 	if l.undialed(err) {
-		x.undialed++
+		if !uncarried(err) {
+			x.undialed++
+		}
 		return &decodeDialError{err}
 	}
 	return err
@@ -315,7 +322,7 @@ func (l *legs) readPrefill(ctx context.Context, resp *Response) (*Object, error)
 
 // prefillAnswer reads a failure of the prefill worker, within answerTime.
 func prefillAnswer(ctx context.Context, resp *Response) error {
-	ans := &answer{status: resp.Status, header: resp.Header}
+	ans := &answer{status: resp.Status, header: resp.Header, down: resp.Down}
 	late := time.AfterFunc(answerTime, func() { _ = resp.Body.Close() })
 	defer late.Stop()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, smallBody))

@@ -72,6 +72,10 @@ func (x *exchange) mayRepeatPrefill(err error) bool {
 func (x *exchange) failed(d *picker.Decision, err error) {
 	asked := x.workers[len(x.workers)-1] // d's, or the one that took its place
 	switch {
+	case uncarried(err) && atPrefill(err):
+		x.passOver(d.Prefill)
+	case uncarried(err):
+		x.passOver(d.Worker)
 	case errors.Is(err, ErrPairParams):
 		x.tried = append(x.tried, d.Prefill.ID, asked)
 	case atPrefill(err):

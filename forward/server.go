@@ -83,6 +83,7 @@ type Server struct {
 	prefixes []string          // of Deps.Routes
 	bodies   *admission.Budget // memory of the bodies held
 	budget   retryBudget       // of repetitions
+	pending  pending           // attempts that wait for a worker's first byte
 	records  records           // of finished requests
 	prepared sync.Pool         // of *scored
 	draining atomic.Bool
@@ -151,6 +152,9 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	srv.Protocols.SetHTTP1(true)
 	srv.Protocols.SetUnencryptedHTTP2(true)
 
+	fleet, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // requests outlive ctx
+	defer unwatch()
+	s.legs.Go(func() { s.watch(fleet) })
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(guardedListener{lis}) }()
 	select {
@@ -161,6 +165,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	s.Drain()
 	srv.SetKeepAlivesEnabled(false) // clients look for another forwarder with their next request
 	err := s.shutdown(context.WithoutCancel(ctx), srv, abort, failed)
+	unwatch()
 	s.legs.Wait() // each ends prefillGrace after its request
 	if served := <-failed; err == nil && !errors.Is(served, http.ErrServerClosed) {
 		err = served

@@ -61,6 +61,11 @@ type Response struct {
 	Header http.Header // end-to-end headers in canonical form, without Content-Length
 	Length int64       // length of the body; -1 when not known before its end
 
+	// Down says that this is no worker's answer but the transport's own: what it
+	// goes through, such as a broker, is not there, so that nothing was sent and no
+	// worker can be asked that way for now.
+	Down bool
+
 	// CloseDelimited says that nothing but the end of the connection marks the
 	// end of the body, so that a cut cannot be told from a clean end.
 	CloseDelimited bool

@@ -47,6 +47,13 @@ func unavailable(why string) *forward.Response {
 	return problem(http.StatusServiceUnavailable, "broker_unavailable", why, 1)
 }
 
+// down is unavailable for want of a connection to the broker.
+func down() *forward.Response {
+	r := unavailable("the request broker cannot be reached")
+	r.Down = true
+	return r
+}
+
 // handedBack is the answer to a request that a worker gave back before its first
 // byte, because it is leaving (N17).
 func handedBack() *forward.Response {

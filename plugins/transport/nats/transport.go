@@ -147,7 +147,7 @@ func (t *Transport) Do(ctx context.Context, w *fleet.Worker, req *forward.Reques
 	}
 	l := t.link.Load()
 	if l == nil {
-		return t.count("no_broker", unavailable("the request broker cannot be reached")), nil
+		return t.count("no_broker", down()), nil
 	}
 	lent, ok := t.bufs.Get().(*[]byte)
 	if !ok {
@@ -169,12 +169,12 @@ func (t *Transport) Do(ctx context.Context, w *fleet.Worker, req *forward.Reques
 	x := newExchange(t, l, w, place)
 	if !l.open(x) {
 		place.leave()
-		return t.count("no_broker", unavailable("the request broker cannot be reached")), nil
+		return t.count("no_broker", down()), nil
 	}
 	req.Progress.Reach(forward.StageWrite)
 	if err := x.publish(data); err != nil {
 		x.abandon()
-		return t.count("no_broker", unavailable("the request broker did not take the request")), nil
+		return t.count("no_broker", down()), nil
 	}
 	req.Progress.Reach(forward.StageDispatched)
 	return x.answer(ctx)
