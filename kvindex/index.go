@@ -155,6 +155,16 @@ func (x *Index) BlockSize(in Instance) int {
 	return 0
 }
 
+// Blocks returns how many blocks a target is believed to hold, by its events or by
+// predictions, whichever view has more; 0 when the instance is not known. It takes no
+// lock.
+func (x *Index) Blocks(in Instance) int {
+	if t := x.lookupTarget(in); t != nil {
+		return int(max(t.blocks.Load(), t.predicted.Load(), 0))
+	}
+	return 0
+}
+
 // Held returns how many blocks the events of the target with the given key say
 // that it holds; 0 for a target that is not kept.
 func (x *Index) Held(key string) int {

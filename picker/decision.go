@@ -58,11 +58,11 @@ func (d *Decision) FirstToken(now time.Time) {
 		if l.over {
 			continue
 		}
-		if l.seen(); l.hold() {
+		if l.seen(now); l.hold() {
 			told = append(told, *l)
 		}
 		if i > 0 {
-			p.giveBack(l, true)
+			p.giveBack(now, l, true)
 		}
 		l.safe()
 	}
@@ -135,12 +135,12 @@ func (p *Picker) present(now time.Time, legs []leg) {
 }
 
 // giveBack ends the load of l.
-func (p *Picker) giveBack(l *leg, hadFirst bool) {
+func (p *Picker) giveBack(now time.Time, l *leg, hadFirst bool) {
 	if l.over {
 		return
 	}
 	l.over = true
-	l.stop(hadFirst, &p.nodes)
+	l.stop(now, hadFirst, &p.nodes)
 	if l.t.gone && l.t.requests == 0 && p.targets[l.t.key] == l.t {
 		delete(p.targets, l.t.key)
 	}
@@ -167,11 +167,11 @@ func (d *Decision) PrefillDone(now time.Time, o breaker.Outcome) {
 	told := copied[:0]
 	if !l.over {
 		if o == breaker.Success {
-			if l.seen(); l.hold() {
+			if l.seen(now); l.hold() {
 				told = append(told, *l)
 			}
 		}
-		p.giveBack(l, o == breaker.Success)
+		p.giveBack(now, l, o == breaker.Success)
 	}
 	permit, pair, first := l.permit, rec.pair, rec.first
 	p.mu.Unlock()
@@ -201,7 +201,7 @@ func (d *Decision) Done(now time.Time, o breaker.Outcome) {
 		return
 	}
 	for i := range rec.legs[:rec.n] {
-		p.giveBack(&rec.legs[i], rec.first)
+		p.giveBack(now, &rec.legs[i], rec.first)
 	}
 	copied, pair := rec.legs, rec.pair
 	legs := copied[:rec.n]

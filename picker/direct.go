@@ -81,8 +81,9 @@ func (p *Picker) Direct(now time.Time, workerID, prefillID string, req *Request)
 // direct prices rows in s and returns the index of the cheapest.
 func (p *Picker) direct(now time.Time, s *selection, req *Request, tab *table, rows []*row) int {
 	w := rows[0].Worker
-	s.begin(now, req, p.policy, tab, tab.models[w.Model], rows, weigh(p.cfg.weightOf(w.Role), req))
+	s.begin(now, req, p.policy, tab, tab.models[w.Model], rows, p.cfg.weigh(w.Role, req))
 	s.role = w.Role
+	s.shadow.policy = nil // whoever named the worker is no policy of ours
 	s.fill(req, p.index, p.scale)
 	s.price()
 	return s.choose(p.rand.IntN)

@@ -9,7 +9,7 @@ import (
 )
 
 // Record explains one pick: every candidate's columns, costs and exclusion. All
-// amounts are in tokens unless their name says otherwise.
+// amounts are in tokens unless their name says otherwise; costs are in CostUnit.
 type Record struct {
 	Time         time.Time   `json:"time"`
 	RequestID    string      `json:"request_id,omitempty"`
@@ -29,10 +29,22 @@ type Record struct {
 	PromptTokens int         `json:"prompt_tokens"` // as the request said
 	BlockTokens  int         `json:"block_tokens"`  // of these, in full blocks
 	HitTokens    int         `json:"hit_tokens"`    // of these, believed to be on the chosen worker
-	TextWeight   float64     `json:"text_weight"`   // after role, retention and modality
+	CostUnit     string      `json:"cost_unit,omitempty"`
+	FleetRate    float64     `json:"fleet_rate,omitempty"` // te per ms, of the candidates on average
+	TextWeight   float64     `json:"text_weight"`          // after role, retention and modality
 	ImageWeight  float64     `json:"image_weight"`
 	Candidates   []Candidate `json:"candidates"`
 	Prefill      *Record     `json:"prefill,omitempty"` // of [Picker.Dry]: the prefill leg of the pair
+	Shadow       *Shadow     `json:"shadow,omitempty"`
+}
+
+// Shadow is what the second policy would have done in a pick's place: see
+// [Config].Shadow.
+type Shadow struct {
+	Policy    string  `json:"policy"`
+	Chosen    string  `json:"chosen,omitempty"`      // key of the target; "" when the pick was no policy's
+	MS        float64 `json:"difference_ms"`         // its estimated time to first token less the pick's
+	HitTokens float64 `json:"difference_hit_tokens"` // likewise
 }
 
 // Candidate is one row of a [Record].
@@ -55,6 +67,16 @@ type Candidate struct {
 	Waiting   float64 `json:"waiting"`
 	Decoders  float64 `json:"decoders"` // requests past their first token
 	Context   float64 `json:"context"`
+
+	// Of a policy, or a shadow, that goes by time. Work is in token-equivalents (te).
+	Queue      float64 `json:"queue_te,omitempty"`    // to prefill before it would begin
+	Work       float64 `json:"work_te,omitempty"`     // that the request is to it
+	Rate       float64 `json:"rate,omitempty"`        // te that it prefills per ms
+	RateSource string  `json:"rate_source,omitempty"` // start, private or reported
+	// Of another router's policy.
+	Queued float64 `json:"queued,omitempty"` // requests its engine has not begun
+	Usage  float64 `json:"usage,omitempty"`  // share of its KV memory
+	Stored float64 `json:"stored,omitempty"` // tokens known to be in its cache
 }
 
 // Term is one scorer's share of a cost.
@@ -112,7 +134,9 @@ func (p *Picker) Dry(now time.Time, req *Request) Record {
 		return p.dryPair(req)
 	}
 	p.recall(now, req)
-	s.chosen = s.choose(func(int) int { return 0 })
+	first := func(int) int { return 0 }
+	s.chosen = s.choose(first)
+	s.ask(s.chosen, first)
 	s.reason = s.label(req)
 	return s.record()
 }
@@ -128,11 +152,17 @@ func (t *trace) record() Record {
 	}
 	if t.err != nil {
 		rec.Error = t.err.Error()
+	} else {
+		rec.CostUnit = t.policy.unit
 	}
+	if t.in.FleetPace > 0 {
+		rec.FleetRate = 1 / t.in.FleetPace
+	}
+	rec.Shadow = t.shadow.record(t.rows)
 	if rec.Partner = t.partner; t.role != fleet.Mixed {
 		rec.Leg = t.role.String()
 	}
-	cost := t.price(nil)
+	cost := t.price(t.policy, nil)
 	for i, r := range t.rows {
 		c := t.candidate(i, r)
 		c.Cost = cost[i]
@@ -144,7 +174,7 @@ func (t *trace) record() Record {
 	}
 	for k, term := range t.policy.terms {
 		clear(cost)
-		t.term(k, cost)
+		t.term(&t.policy.terms[k], cost)
 		for i := range t.rows {
 			rec.Candidates[i].Terms = append(rec.Candidates[i].Terms, Term{term.name, cost[i]})
 		}
@@ -154,13 +184,20 @@ func (t *trace) record() Record {
 
 func (t *trace) candidate(i int, r *row) Candidate {
 	in := &t.in
-	return Candidate{
+	c := Candidate{
 		Worker: r.Worker.ID, Rank: r.Rank, Excluded: t.why[i].String(),
 		Mode: modeName(t.mode[i]), BlockSize: t.size[i],
 		Hit: in.Hit[i], Promised: float64(t.promised[i]), Miss: in.Miss[i], Images: in.Missing[i],
 		Active: in.Active[i], Recent: in.Recent[i], Requests: in.Requests[i],
 		Waiting: in.Waiting[i], Decoders: in.Decoders[i], Context: in.Context[i],
 	}
+	if len(in.Pace) > 0 && in.Pace[i] > 0 {
+		c.Queue, c.Work, c.Rate, c.RateSource = in.Queue[i], in.Work[i], 1/in.Pace[i], t.source[i].String()
+	}
+	if len(in.Draw) > 0 {
+		c.Queued, c.Usage, c.Stored = in.Queued[i], in.Usage[i], in.Stored[i]
+	}
+	return c
 }
 
 // others adds the targets of the model that were no candidates at all.

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -23,12 +24,32 @@ type metrics struct {
 	hit       *prometheus.CounterVec
 	outcomes  *prometheus.CounterVec
 	sessions  *prometheus.CounterVec
+	shadow    *prometheus.CounterVec
+	shadowMS  *prometheus.HistogramVec
+	shadowHit *prometheus.HistogramVec
 
 	multimodal  prometheus.Counter
 	byRetention [RetentionLong + 1]prometheus.Counter
 	byOutcome   [breaker.Busy + 1]prometheus.Counter
 	byReason    map[string]prometheus.Counter // guarded by the picker's mutex
 	byRole      map[string]*roleMetrics       // the same
+	byShadow    map[*policy]*shadowMetrics    // the same
+}
+
+// shadowMetrics is the children of one shadow policy.
+type shadowMetrics struct {
+	same, other, none prometheus.Counter
+	ms, tokens        prometheus.Observer
+}
+
+// differences are buckets on both sides of nothing.
+func differences(least float64) []float64 {
+	up := prometheus.ExponentialBuckets(least, 4, 7)
+	var both []float64
+	for _, b := range slices.Backward(up) {
+		both = append(both, -b)
+	}
+	return append(append(both, 0), up...)
 }
 
 // roleMetrics is the children of one role.
@@ -60,8 +81,18 @@ func newMetrics() *metrics {
 		hit:       counter("pointsman_router_hit_tokens_total", "Prompt tokens that the chosen worker was believed to hold.", "role"),
 		outcomes:  counter("infera_router_outcomes_total", "Picks by what their end said of the worker.", "class"),
 		sessions:  counter("pointsman_router_sessions_total", "Requests of a conversation, by whether it was new, kept its workers or moved.", "result"),
-		byReason:  make(map[string]prometheus.Counter),
-		byRole:    make(map[string]*roleMetrics),
+		shadow:    counter("pointsman_shadow_picks_total", "Picks that a shadow policy was asked about: it chose the same, another, or the pick was no policy's.", "policy", "result"),
+		shadowMS: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "pointsman_shadow_difference_ms", Buckets: differences(1),
+			Help: "Estimated time to first token of the shadow's choice less that of the pick, in milliseconds: below 0 the shadow would be faster.",
+		}, []string{"policy"}),
+		shadowHit: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "pointsman_shadow_difference_hit_tokens", Buckets: differences(16),
+			Help: "Prompt tokens that the shadow's choice was believed to hold less those of the pick.",
+		}, []string{"policy"}),
+		byShadow: make(map[*policy]*shadowMetrics),
+		byReason: make(map[string]prometheus.Counter),
+		byRole:   make(map[string]*roleMetrics),
 	}
 	m.multimodal = m.skipped.WithLabelValues("multimodal")
 	for r := RetentionNone; r <= RetentionLong; r++ {
@@ -78,7 +109,7 @@ func (p *Picker) Register(reg prometheus.Registerer) error {
 	m := p.metrics
 	for _, c := range []prometheus.Collector{
 		m.picks, m.hits, m.blocks, m.skipped, m.retention, m.reasons, m.prompt, m.hit,
-		m.outcomes, m.sessions, newLoadCollector(p),
+		m.outcomes, m.sessions, m.shadow, m.shadowMS, m.shadowHit, newLoadCollector(p), newRateCollector(p),
 	} {
 		if err := reg.Register(c); err != nil {
 			return err
@@ -123,6 +154,35 @@ func (m *metrics) ended(o breaker.Outcome) {
 	if int(o) < len(m.byOutcome) {
 		m.byOutcome[o].Inc()
 	}
+}
+
+// shadowed counts what the shadow of s has chosen. The picker's mutex is held.
+func (m *metrics) shadowed(s *selection) {
+	sh := &s.shadow
+	if sh.policy == nil {
+		return
+	}
+	c := m.byShadow[sh.policy]
+	if c == nil {
+		name := sh.policy.name
+		c = &shadowMetrics{
+			same: m.shadow.WithLabelValues(name, "same"), other: m.shadow.WithLabelValues(name, "other"),
+			none: m.shadow.WithLabelValues(name, "none"),
+			ms:   m.shadowMS.WithLabelValues(name), tokens: m.shadowHit.WithLabelValues(name),
+		}
+		m.byShadow[sh.policy] = c
+	}
+	switch sh.chosen {
+	case none:
+		c.none.Inc()
+		return
+	case s.chosen:
+		c.same.Inc()
+	default:
+		c.other.Inc()
+	}
+	c.ms.Observe(sh.ms)
+	c.tokens.Observe(sh.tokens)
 }
 
 // maxReasons bounds the label: reasons are constants of the code, but a caller

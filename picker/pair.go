@@ -100,8 +100,8 @@ func (p *Picker) takePair(now time.Time, req *Request) Decision {
 // It reports whether there is one.
 func (p *Picker) scorePair(now time.Time, req *Request, tab *table, pl *pool, open circuits) bool {
 	f, d := &p.pre, &p.sel
-	f.begin(now, req, p.policy, tab, pl, pl.prefill, weigh(p.cfg.weightOf(fleet.Prefill), req))
-	d.begin(now, req, p.policy, tab, pl, pl.decode, weigh(p.cfg.weightOf(fleet.Decode), req))
+	f.begin(now, req, p.policy, tab, pl, pl.prefill, p.cfg.weigh(fleet.Prefill, req))
+	d.begin(now, req, p.policy, tab, pl, pl.decode, p.cfg.weigh(fleet.Decode, req))
 	f.role, d.role, d.receives = fleet.Prefill, fleet.Decode, true
 	f.skipTried(req)
 	d.skipTried(req)
@@ -291,7 +291,7 @@ func (p *Picker) Alternate(now time.Time, req *Request, prefill *fleet.Worker) (
 		return Decision{}, fmt.Errorf("worker %q: %w", prefill.ID, ErrOtherProtocol)
 	}
 	s := &p.sel
-	s.begin(now, req, p.policy, tab, pl, pl.decode, weigh(p.cfg.weightOf(fleet.Decode), req))
+	s.begin(now, req, p.policy, tab, pl, pl.decode, p.cfg.weigh(fleet.Decode, req))
 	s.role, s.receives, s.partner = fleet.Decode, true, prefill.ID
 	s.skipTried(req)
 	for other := -1; other < len(tab.class); other++ {

@@ -94,7 +94,7 @@ func (tab *table) pool(req *Request) (*pool, error) {
 // score filters and prices the candidates of an ordinary request into p.sel.
 func (p *Picker) score(now time.Time, req *Request, tab *table, pl *pool) error {
 	s := &p.sel
-	s.begin(now, req, p.policy, tab, pl, pl.candidates(req), weigh(p.cfg.weightOf(fleet.Mixed), req))
+	s.begin(now, req, p.policy, tab, pl, pl.candidates(req), p.cfg.weigh(fleet.Mixed, req))
 	if err := s.filter(now, req); err != nil {
 		return err
 	}
@@ -107,17 +107,19 @@ func (p *Picker) score(now time.Time, req *Request, tab *table, pl *pool) error 
 // its cache.
 func (p *Picker) reserve(now time.Time, s *selection, req *Request, i int, permit breaker.Permit, rec *record) {
 	s.chosen = i
+	s.ask(i, p.shade.IntN)
+	p.metrics.shadowed(s)
 	s.overCap = !p.cfg.Caps.Enforce && p.cfg.Caps.full(now, s.rows[i])
 	t := s.rows[i].t
 	before := t.active()
 	l := leg{
-		t: t, in: t.in, permit: permit,
+		t: t, in: t.in, permit: permit, at: now, unary: req.Unary, work: s.work(i),
 		plain:  int64(s.pool.unit),
 		prompt: int64(max(s.total, float64(req.Tokens))),
 	}
 	hit := int64(s.in.Hit[i]) + int64(s.promised[i])
 	if l.miss = max(0, l.prompt-hit); s.receives {
-		l.miss = 0 // another worker computes it
+		l.miss, l.work = 0, 0 // another worker computes it
 	}
 	if j := listFor(s.lists, s.approx, t.size); j >= 0 {
 		b := &s.lists[j]
@@ -126,20 +128,20 @@ func (p *Picker) reserve(now time.Time, s *selection, req *Request, i int, permi
 	} else if len(s.lists) > 0 { // any list tells prompts apart
 		p.enter(&l, &s.lists[0], 0)
 	}
-	l.start()
-	l.added = t.active() - before
 	if l.told {
-		p.index.Predict(l.in, l.node.hashes, now, 0)
+		p.index.Predict(l.in, l.node.hashes, now, s.lifetime(i))
 	}
 	p.turn++
 	t.turn = p.turn
-	if s.policy.cache {
+	if s.policy.cache || s.shadow.cache() {
 		p.charge(t, s, s.in.Miss[i])
 	}
 	if len(req.Images) > 0 {
 		t.images.saw(req.Images)
 	}
 	rec.legs[rec.n] = l
+	rec.legs[rec.n].start(now)
+	rec.legs[rec.n].added = t.active() - before
 	rec.n++
 }
 
@@ -196,7 +198,7 @@ func (p *Picker) decide(req *Request, i int, rec *record) Decision {
 	d := Decision{
 		Worker: r.Worker, Rank: r.Rank, PrefillRank: -1,
 		HitTokens: hit, Reason: s.reason, OverCap: s.overCap,
-		affine: hit > 0 || s.pinned == i+1,
+		affine: hit > 0 && s.policy.cache || s.pinned == i+1,
 		p:      p, rec: rec, gen: rec.gen,
 	}
 	d.weigh(rec)

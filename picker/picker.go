@@ -110,6 +110,7 @@ type Request struct {
 	Multimodal bool     // text cannot be compared: only Images steer
 	Images     []uint64 // hashes of the image references
 	ByLoad     bool     // ignore the cache
+	Unary      bool     // not streamed: its first token comes with its last, and tells nothing of the prefill
 	Session    string   // key of the conversation, its tenant included; "" for none: see [Config].SessionAffinity
 
 	Tried     []string // worker IDs that failed already
@@ -119,8 +120,14 @@ type Request struct {
 
 // Config is the picker's tuning.
 type Config struct {
-	// Policy is one of [Policies]: kv-aware (the default), round-robin, least-load.
+	// Policy is one of [Policies]. Default kv-aware.
 	Policy string
+	// Shadow is a second policy, which is asked of every pick what it would have done
+	// and whose answer changes nothing; "" for none, the default.
+	Shadow string
+	// Latency is the tuning of policy least-latency, and of the estimates that compare
+	// a policy with its shadow. The zero value is [DefaultLatency]'s.
+	Latency Latency
 	// OverlapWeight is what a prompt token to prefill costs against a token in
 	// flight; 0 ignores the cache. Default 1, as Infera; under load 10 to 20
 	// keeps prefixes together.
@@ -191,17 +198,26 @@ const (
 
 // DefaultConfig returns Infera's defaults.
 func DefaultConfig() Config {
-	return Config{Policy: KVAware, OverlapWeight: 1, DestinationPort: 8000, ExplainRing: 256, SessionAffinity: SessionsPD}
+	return Config{
+		Policy: KVAware, Latency: DefaultLatency(), OverlapWeight: 1,
+		DestinationPort: 8000, ExplainRing: 256, SessionAffinity: SessionsPD,
+	}
 }
 
-// maxRing bounds the memory that records can take: some 80 bytes for each
-// candidate of each.
+// maxRing bounds the memory that records can take: some 100 bytes for each
+// candidate of each, and half as much again with columns that not all policies read.
 const maxRing = 65536
 
 // Validate reports every bad field, not only the first.
 func (c Config) Validate() error {
 	var errs []error
 	if _, err := policyOf(c.Policy); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := policyOf(c.Shadow); err != nil && c.Shadow != "" {
+		errs = append(errs, fmt.Errorf("shadow: %w", err))
+	}
+	if err := c.Latency.Validate(); err != nil {
 		errs = append(errs, err)
 	}
 	weight := func(name string, w float64) {
@@ -253,6 +269,7 @@ func (c Caps) validate() (errs []error) {
 type Picker struct {
 	cfg      Config
 	policy   *policy
+	shadow   *policy // nil for none
 	store    *fleet.Store
 	index    *kvindex.Index
 	breakers *breaker.Set
@@ -270,12 +287,13 @@ type Picker struct {
 	hosts     map[string]*host   // by worker ID, as many
 	sessions  sessions
 	rand      *rand.Rand
-	turn      uint64    // picks so far
-	scale     float64   // what target.recent is to be multiplied with
-	refreshed time.Time // when block sizes and modes were last read
-	sel       selection // the pick being done; of a pair, the decode leg
-	pre       selection // the prefill leg of the pair being picked
-	classes   []class   // memory of a pair's pick
+	shade     *rand.Rand // the shadow's: it must not change what rand gives the picks
+	turn      uint64     // picks so far
+	scale     float64    // what target.recent is to be multiplied with
+	refreshed time.Time  // when block sizes and modes were last read
+	sel       selection  // the pick being done; of a pair, the decode leg
+	pre       selection  // the prefill leg of the pair being picked
+	classes   []class    // memory of a pair's pick
 	blocked   []breaker.Pair
 	pairFull  bool // no pair is left because of caps
 	nodes     nodePool
@@ -289,26 +307,23 @@ func New(cfg Config, store *fleet.Store, index *kvindex.Index, breakers *breaker
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("picker: %w", err)
 	}
-	pol, err := policyOf(cfg.Policy)
-	if err != nil {
-		return nil, fmt.Errorf("picker: %w", err)
-	}
 	seed := cfg.Seed
 	if seed == 0 {
 		seed = rand.Uint64() //nolint:gosec // as in newRand
 	}
 	p := &Picker{
-		cfg: cfg, policy: &pol, store: store, index: index, breakers: breakers,
+		store: store, index: index, breakers: breakers,
 		metrics:  newMetrics(),
 		targets:  make(map[string]*target),
 		hosts:    make(map[string]*host),
 		rand:     newRand(seed),
+		shade:    newRand(^seed),
 		scale:    1,
 		sessions: newSessions(maxSessions),
 		ring:     ring{slots: make([]trace, cfg.ExplainRing)},
 	}
-	p.sel.caps, p.pre.caps = &p.cfg.Caps, &p.cfg.Caps
 	p.mu.Lock()
+	p.configure(cfg)
 	p.sync()
 	p.mu.Unlock()
 	return p, nil
@@ -320,21 +335,30 @@ func (p *Picker) SetConfig(cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("picker: %w", err)
 	}
-	pol, err := policyOf(cfg.Policy)
-	if err != nil {
-		return fmt.Errorf("picker: %w", err)
-	}
 	p.mu.Lock()
 	cfg.ExplainRing, cfg.Seed = p.cfg.ExplainRing, p.cfg.Seed
-	p.cfg, p.stale = cfg, true
-	if pol.name != p.policy.name { // records of earlier picks keep theirs
-		p.policy = new(policy)
-		*p.policy = pol
-	}
+	p.configure(cfg)
+	p.stale = true
 	p.sync()
 	p.mu.Unlock()
 	p.released()
 	return nil
+}
+
+// configure takes cfg, which is valid, with mu held.
+func (p *Picker) configure(cfg Config) {
+	if cfg.Latency == (Latency{}) {
+		cfg.Latency = DefaultLatency()
+	}
+	p.cfg = cfg
+	p.policy, _ = policyOf(cfg.Policy)
+	p.shadow = nil
+	if cfg.Shadow != "" {
+		p.shadow, _ = policyOf(cfg.Shadow)
+	}
+	for _, s := range [...]*selection{&p.sel, &p.pre} {
+		s.caps, s.latency, s.turns, s.second = &p.cfg.Caps, &p.cfg.Latency, &p.turn, p.shadow
+	}
 }
 
 // Health is what a prober knows of the fleet. Healthy is asked some times a second

@@ -41,6 +41,9 @@ type selection struct {
 	lists   []kvindex.Blocks // what the pick knows of the prompt; nil without
 	steer   bool             // the policy goes by the cache
 	tell    bool             // what the pick sends is news for the index
+	second  *policy          // the shadow; nil for none
+	latency *Latency
+	turns   *uint64 // picks so far
 	scratch []kvindex.Scratch
 	caps    *Caps
 	left    int     // eligible rows
@@ -48,6 +51,7 @@ type selection struct {
 	anyHit  bool
 	anyMode bool
 	cost    []float64
+	other   []float64 // the shadow's
 	ties    []int32
 	marks   []uint32 // by row.n
 	stamp   uint32
@@ -55,13 +59,13 @@ type selection struct {
 
 // begin prepares s for the given candidates, all of them eligible.
 func (s *selection) begin(now time.Time, req *Request, pol *policy, tab *table, pl *pool, rows []*row, w weights) {
-	s.trace.begin(now, req, pol, pl, rows, w)
+	s.trace.begin(now, req, pol, s.second, pl, rows, w)
 	s.tab = tab
 	s.lists = req.Blocks
 	if req.ByLoad || len(s.lists) > 0 && s.lists[0].Size <= 0 {
 		s.lists = nil
 	}
-	s.steer = s.policy.cache && !req.ByLoad
+	s.steer = (s.policy.cache || s.shadow.cache()) && !req.ByLoad
 	// The engine hashes images into its blocks; the router cannot.
 	s.tell = s.steer && !req.Multimodal
 	s.left = len(rows)
@@ -215,10 +219,14 @@ func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
 	s.lookup(index)
 	in := &s.in
 	in.Unit = s.pool.unit
+	if in.Prompt = max(s.total, float64(req.Tokens)); in.Prompt == 0 {
+		in.Prompt = in.Unit
+	}
 	faint := faintest * in.Unit
 	for i, r := range s.rows {
 		t := r.t
-		if s.why[i] == eligible {
+		in.Out[i] = s.why[i] != eligible
+		if !in.Out[i] {
 			s.pending += float64(t.pending) + t.external.now.Waiting
 		}
 		s.anyMode = s.anyMode || t.mode != kvindex.None
@@ -240,10 +248,16 @@ func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
 		}
 		s.size[i], s.mode[i] = t.size, t.mode
 	}
-	limit := s.herd()
+	limit := math.MaxInt
+	if s.policy.fair || s.shadow.fair() {
+		limit = s.herd()
+	}
 	for i, r := range s.rows {
 		s.overlap(i, r.t, limit)
 	}
+	s.fillHeld()
+	s.fillTimed()
+	s.fillCompared(index)
 }
 
 // faintest is the recent charge, in blocks, that counts as none (Infera
@@ -310,17 +324,17 @@ func (s *selection) real(j int, t *target, depth int) int {
 
 // price adds up the terms of the policy.
 func (s *selection) price() {
-	s.cost = s.trace.price(s.cost)
+	s.cost = s.trace.price(s.policy, s.cost)
 }
 
 // tieTolerance is the relative difference below which costs are equal: more than
 // the rounding of sums of tokens, less than any difference that is meant.
 const tieTolerance = 1e-9
 
-// choose returns the eligible row to take, with left > 0. Of equal costs a
-// candidate that holds part of the prompt wins, unless it has more in flight
-// than one that holds nothing (contract, infera.md §14.3); then the lower load;
-// what is still equal is spread by spin.
+// choose returns the eligible row to take, with left > 0. Unless the policy has its
+// own rule, of equal costs a candidate that holds part of the prompt wins, unless it
+// has more in flight than one that holds nothing (contract, infera.md §14.3); then the
+// lower load; what is still equal is spread by spin.
 func (s *selection) choose(spin func(n int) int) int {
 	if s.pinned > 0 {
 		return s.pinned - 1
@@ -328,10 +342,25 @@ func (s *selection) choose(spin func(n int) int) int {
 	if s.allOpen {
 		return s.leastRecentlyFailed()
 	}
-	s.tied(s.cost)
+	return s.cheapest(s.policy, s.cost, spin)
+}
+
+// cheapest returns the eligible row that a policy takes at the given costs.
+func (s *selection) cheapest(pol *policy, cost []float64, spin func(n int) int) int {
+	slack := 0.0
+	if pol.ties == fewest {
+		slack = s.latency.Slack
+	}
+	s.tied(cost, slack)
 	if len(s.ties) > 1 {
-		s.preferWarm()
-		s.preferIdle()
+		switch pol.ties {
+		case warmThenIdle:
+			s.preferWarm()
+			s.preferIdle()
+		case fewest:
+			s.preferFewest()
+		case anyOfThem:
+		}
 	}
 	if len(s.ties) == 1 {
 		return int(s.ties[0])
@@ -364,14 +393,16 @@ func (s *selection) leastRecentlyFailed() int {
 	return best
 }
 
-// tied sets ties to the eligible rows with the lowest cost.
-func (s *selection) tied(cost []float64) {
+// tied sets ties to the eligible rows whose cost is the lowest, or above it by the
+// given share at most.
+func (s *selection) tied(cost []float64, slack float64) {
 	low := math.Inf(1)
 	for i, c := range cost {
 		if c < low && s.why[i] == eligible {
 			low = c
 		}
 	}
+	low *= 1 + slack
 	low += tolerance(low)
 	s.ties = s.ties[:0]
 	for i, c := range cost {
@@ -398,6 +429,16 @@ func (s *selection) preferWarm() {
 	if slices.ContainsFunc(s.ties, warm) {
 		s.ties = slices.DeleteFunc(s.ties, func(i int32) bool { return !warm(i) })
 	}
+}
+
+// preferFewest keeps the rows with the fewest requests in flight.
+func (s *selection) preferFewest() {
+	in := &s.in
+	low := math.Inf(1)
+	for _, i := range s.ties {
+		low = min(low, in.Requests[i])
+	}
+	s.ties = slices.DeleteFunc(s.ties, func(i int32) bool { return in.Requests[i] > low })
 }
 
 func (s *selection) preferIdle() {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"pointsman/scorer"
+
 	"pointsman/breaker"
 	"pointsman/fleet"
 	"pointsman/kvindex"
@@ -60,7 +62,8 @@ func TestChoose(t *testing.T) {
 			for turn := range 2 * len(tt.rows) {
 				var s selection
 				n := len(tt.rows)
-				s.in.Resize(n)
+				s.policy = &policies[0]
+				s.in.Resize(n, scorer.Basic)
 				s.in.Clear()
 				s.why = make([]exclusion, n)
 				s.left = n
@@ -85,7 +88,8 @@ func TestChoose(t *testing.T) {
 
 func TestExcludedRowsAreNeverChosen(t *testing.T) {
 	var s selection
-	s.in.Resize(3)
+	s.policy = &policies[0]
+	s.in.Resize(3, scorer.Basic)
 	s.in.Clear()
 	s.why = []exclusion{tried, eligible, opened}
 	s.cost = []float64{0, 100, 0}
@@ -241,17 +245,17 @@ func TestWeights(t *testing.T) {
 		req  Request
 		want weights
 	}{
-		{"unset", Request{}, weights{10, 10}},
-		{"short", Request{Retention: RetentionShort}, weights{10, 10}},
-		{"long", Request{Retention: RetentionLong}, weights{20, 20}},
-		{"none, asked for", Request{Retention: RetentionNone}, weights{1, 1}},
-		{"images", Request{Multimodal: true}, weights{0, 10}},
-		{"images, long", Request{Multimodal: true, Retention: RetentionLong}, weights{0, 20}},
+		{"unset", Request{}, weights{text: 10, image: 10}},
+		{"short", Request{Retention: RetentionShort}, weights{text: 10, image: 10}},
+		{"long", Request{Retention: RetentionLong}, weights{text: 20, image: 20}},
+		{"none, asked for", Request{Retention: RetentionNone}, weights{text: 1, image: 1}},
+		{"images", Request{Multimodal: true}, weights{text: 0, image: 10}},
+		{"images, long", Request{Multimodal: true, Retention: RetentionLong}, weights{text: 0, image: 20}},
 		{"by load", Request{ByLoad: true, Retention: RetentionLong}, weights{}},
-		{"nonsense", Request{Retention: 77}, weights{10, 10}},
+		{"nonsense", Request{Retention: 77}, weights{text: 10, image: 10}},
 	}
 	for _, tt := range tests {
-		if got := weigh(10, &tt.req); got != tt.want {
+		if got := (&Config{OverlapWeight: 10}).weigh(fleet.Mixed, &tt.req); got.text != tt.want.text || got.image != tt.want.image {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -157,7 +157,7 @@ func (p *Picker) arrive(tg fleet.Target) *target {
 	role := tg.Worker.Role.String()
 	switch {
 	case t == nil:
-		t = &target{key: tg.Key, gone: true, host: p.hosts[tg.Worker.ID]}
+		t = &target{key: tg.Key, gone: true, host: p.hosts[tg.Worker.ID], place: placeOf(tg.Key)}
 		p.targets[tg.Key] = t
 		fallthrough
 	case t.gone:
@@ -219,6 +219,9 @@ const refreshEvery = 250 * time.Millisecond
 func (p *Picker) refresh(now time.Time) {
 	if d := now.Sub(p.refreshed); d >= 0 && d < refreshEvery {
 		return
+	}
+	if !p.refreshed.IsZero() {
+		p.fadeRates(now.Sub(p.refreshed))
 	}
 	p.refreshed = now
 	tab := p.tab.Load()

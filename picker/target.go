@@ -1,6 +1,8 @@
 package picker
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pointsman/breaker"
@@ -27,6 +29,14 @@ type target struct {
 	external external // what others have in flight on it
 	led      ledger
 
+	queue      float64   // te of the pending ones
+	head, tail *leg      // the pending ones in order
+	progress   time.Time // when the queue last was empty, or got shorter at its head
+	seen       evidence
+	scraped    Scraped
+	asked      bool   // there is a scraped
+	place      uint64 // on the ring
+
 	images      images
 	key         string
 	role        string // label of picks
@@ -49,14 +59,21 @@ type leg struct {
 	permit  breaker.Permit
 	risky   bool  // counted so by the host
 	done    bool  // a prefill worker has answered well
+	queued  bool  // among the pending ones of t
+	unary   bool  // its first token comes with its last
 	plain   int64 // tokens it stands for without blocks
 	miss    int64 // tokens to prefill
 	prompt  int64 // tokens of the prompt
 	added   int64 // tokens that it added to those of distinct blocks in flight
+
+	at         time.Time // of the pick
+	work       float64   // te to prefill
+	next, prev *leg      // in the queue of t
 }
 
-// start takes the load of l.
-func (l *leg) start() {
+// start takes the load of l, which stays where it is until it stops.
+func (l *leg) start(now time.Time) {
+	l.enqueue(now)
 	t := l.t
 	t.requests++
 	t.host.requests++
@@ -74,7 +91,8 @@ func (l *leg) start() {
 }
 
 // seen turns l's load from waiting to decoding.
-func (l *leg) seen() {
+func (l *leg) seen(now time.Time) {
+	l.dequeue(now, true)
 	t := l.t
 	t.pending--
 	t.waiting -= l.miss
@@ -86,7 +104,8 @@ func (l *leg) seen() {
 }
 
 // stop gives back what start and seen took.
-func (l *leg) stop(hadFirst bool, pool *nodePool) {
+func (l *leg) stop(now time.Time, hadFirst bool, pool *nodePool) {
+	l.dequeue(now, false)
 	t := l.t
 	t.requests--
 	t.host.requests--

@@ -29,11 +29,13 @@ type trace struct {
 	partner   string     // key of the pair's other leg
 
 	in       scorer.Input
-	promised []int // tokens predicted there but, for fairness, not counted
-	size     []int // block sizes
+	source   []RateSource // of column Pace
+	promised []int        // tokens predicted there but, for fairness, not counted
+	size     []int        // block sizes
 	mode     []kvindex.Mode
 	why      []exclusion
 
+	shadow  shade
 	chosen  int // -1 for none
 	overCap bool
 	pinned  int // 1 + the row that the conversation is bound to; 0 for none
@@ -43,14 +45,20 @@ type trace struct {
 }
 
 // begin empties t for a pick among rows.
-func (t *trace) begin(now time.Time, req *Request, pol *policy, pl *pool, rows []*row, w weights) {
+func (t *trace) begin(now time.Time, req *Request, pol, second *policy, pl *pool, rows []*row, w weights) {
 	n := len(rows)
 	t.at, t.id = now, append(t.id[:0], req.ID[:min(len(req.ID), maxID)]...)
 	t.policy, t.pool, t.rows, t.weights = pol, pl, rows, w
 	t.retention, t.tokens, t.approx, t.byLoad = req.Retention, req.Tokens, req.Approx, req.ByLoad
 	t.role, t.receives, t.partner = fleet.Mixed, false, ""
 	t.total = 0
-	t.in.Resize(n)
+	t.shadow = shade{policy: second, chosen: -1}
+	reads := pol.reads
+	if second != nil {
+		reads |= second.reads | scorer.Timed // what the two choices differ by is told in time
+	}
+	t.in.Resize(n, reads)
+	t.source = slices.Grow(t.source[:0], n)[:n]
 	t.promised = slices.Grow(t.promised[:0], n)[:n]
 	t.size = slices.Grow(t.size[:0], n)[:n]
 	t.mode = slices.Grow(t.mode[:0], n)[:n]
@@ -62,7 +70,7 @@ func (t *trace) begin(now time.Time, req *Request, pol *policy, pl *pool, rows [
 
 // copyFrom makes t a copy of src in t's own memory.
 func (t *trace) copyFrom(src *trace) {
-	id, in, promised, size, mode, why := t.id, t.in, t.promised, t.size, t.mode, t.why
+	id, in, promised, size, mode, why, source := t.id, t.in, t.promised, t.size, t.mode, t.why, t.source
 	*t = *src
 	t.id = append(id[:0], src.id...)
 	in.CopyFrom(&src.in)
@@ -71,23 +79,23 @@ func (t *trace) copyFrom(src *trace) {
 	t.size = append(size[:0], src.size...)
 	t.mode = append(mode[:0], src.mode...)
 	t.why = append(why[:0], src.why...)
+	t.source = append(source[:0], src.source...)
 }
 
-// price returns the cost of every row, in cost's memory.
-func (t *trace) price(cost []float64) []float64 {
+// price returns what every row costs by a policy, in cost's memory.
+func (t *trace) price(pol *policy, cost []float64) []float64 {
 	n := t.in.Len()
 	cost = slices.Grow(cost[:0], n)[:n]
 	clear(cost)
-	for i := range t.policy.terms {
-		t.term(i, cost)
+	for i := range pol.terms {
+		t.term(&pol.terms[i], cost)
 	}
 	return cost
 }
 
-// term adds the i-th term of the policy to cost.
-func (t *trace) term(i int, cost []float64) {
-	term := &t.policy.terms[i]
-	if w := term.weight(t.weights); w != 0 {
+// term adds a term of a policy to cost.
+func (t *trace) term(term *term, cost []float64) {
+	if w := term.weight(&t.weights); w != 0 {
 		term.score(&t.in, w, cost)
 	}
 }
@@ -122,4 +130,5 @@ func (t *trace) blank() {
 	clear(t.promised)
 	clear(t.size)
 	clear(t.mode)
+	clear(t.source)
 }

@@ -5,9 +5,11 @@
 // and runs the same in the live picker, in shadow and in a replay. Package
 // picker fills the columns, adds up the scorers of its policy and chooses.
 //
-// Costs are in tokens (design decision 7): candidates whose cache pages differ
-// in size compare, and on a uniform fleet every cost is Infera's in blocks times
-// the block size, so the ranking is the same.
+// Costs of kv-aware are in tokens (design decision 7): candidates whose cache pages
+// differ in size compare, and on a uniform fleet every cost is Infera's in blocks
+// times the block size, so the ranking is the same. Those of least-latency are in
+// milliseconds; other routers' formulae have their own scales. A policy does not
+// mix them.
 //
 // To add a scorer, write its file and add one line to [Builtin].
 package scorer
@@ -19,11 +21,24 @@ import (
 	"strings"
 )
 
+// Columns says which of the columns of an [Input] there are beside the basic ones.
+type Columns uint8
+
+// Groups of columns. Policies say what they read, so that none pays for another's.
+const (
+	Timed    Columns = 1 << iota // Queue, Pace, Work and Held
+	Compared                     // Queued, Usage, Stored, Draw and Held
+	Basic    Columns = 0
+	All              = Timed | Compared
+)
+
 // Input is the candidates of one pick in columns: row i of every slice is
-// candidate i. Scorers must not keep or change it. All slices have the same
-// length; values are never negative.
+// candidate i. Scorers must not keep or change it. All slices that are there have
+// the same length; values are never negative.
 type Input struct {
-	Unit float64 // tokens that stand for one block where a request or image has none of its own
+	Unit      float64 // tokens that stand for one block where a request or image has none of its own
+	Prompt    float64 // tokens of the prompt, at least one
+	FleetPace float64 // milliseconds per te, as the candidates have on average; of Timed
 
 	Miss    []float64 // prompt tokens the candidate would have to prefill
 	Hit     []float64 // prompt tokens it is believed to hold
@@ -36,40 +51,96 @@ type Input struct {
 	Waiting  []float64 // tokens to prefill before the last of its requests has its first token
 	Decoders []float64 // requests past their first token
 	Context  []float64 // prompt tokens of these: what they hold resident
+	Out      []bool    // it cannot be chosen: for scorers that compare candidates with each other
+
+	Held  []float64 // of Timed or Compared: Hit, and what a burst has used up of it
+	Queue []float64 // of Timed: te before it could begin
+	Work  []float64 // of Timed: te that the request is to it
+	Pace  []float64 // of Timed: milliseconds that it takes per te
+
+	Queued []float64 // of Compared: requests that its engine had not begun when it was last asked; as the ledger has them where it was not
+	Usage  []float64 // of Compared: share of its KV memory in use when it was last asked; 0 where it was not
+	Stored []float64 // of Compared: tokens that are known to be in its cache
+	Draw   []float64 // of Compared: how far it is on the ring from the place of the prompt's beginning, below 1
 }
 
 // Len returns the number of candidates.
 func (in *Input) Len() int { return len(in.Miss) }
 
-// Resize makes every column n long, reusing its memory. The values are left
-// over from before: the caller sets them all.
-func (in *Input) Resize(n int) {
+// Resize makes the basic columns and those of want n long, reusing their memory, and
+// the others empty. The values are left over from before: the caller sets them all.
+func (in *Input) Resize(n int, want Columns) {
 	for _, c := range in.columns() {
-		*c = slices.Grow((*c)[:0], n)[:n]
+		*c.values = (*c.values)[:0]
+		if c.of == Basic || c.of&want != 0 {
+			*c.values = slices.Grow(*c.values, n)[:n]
+		}
 	}
+	in.Out = slices.Grow(in.Out[:0], n)[:n]
 }
 
 // Clear zeroes every value.
 func (in *Input) Clear() {
+	in.Prompt, in.FleetPace = 0, 0
 	for _, c := range in.columns() {
-		clear(*c)
+		clear(*c.values)
 	}
+	clear(in.Out)
 }
 
 // CopyFrom makes in a copy of src in in's own memory.
 func (in *Input) CopyFrom(src *Input) {
-	in.Unit = src.Unit
+	in.Unit, in.Prompt, in.FleetPace = src.Unit, src.Prompt, src.FleetPace
 	from := src.columns()
 	for i, c := range in.columns() {
-		*c = append((*c)[:0], *from[i]...)
+		*c.values = append((*c.values)[:0], *from[i].values...)
+	}
+	in.Out = append(in.Out[:0], src.Out...)
+}
+
+// column is one slice and the groups it is in.
+type column struct {
+	values *[]float64
+	of     Columns
+}
+
+func (in *Input) columns() [18]column {
+	return [...]column{
+		{&in.Miss, Basic},
+		{&in.Hit, Basic},
+		{&in.Missing, Basic},
+		{&in.Active, Basic},
+		{&in.Recent, Basic},
+		{&in.Turn, Basic},
+		{&in.Requests, Basic},
+		{&in.Waiting, Basic},
+		{&in.Decoders, Basic},
+		{&in.Context, Basic},
+		{&in.Held, Timed | Compared},
+		{&in.Queue, Timed},
+		{&in.Work, Timed},
+		{&in.Pace, Timed},
+		{&in.Queued, Compared},
+		{&in.Usage, Compared},
+		{&in.Stored, Compared},
+		{&in.Draw, Compared},
 	}
 }
 
-func (in *Input) columns() [10]*[]float64 {
-	return [...]*[]float64{
-		&in.Miss, &in.Hit, &in.Missing, &in.Active, &in.Recent, &in.Turn,
-		&in.Requests, &in.Waiting, &in.Decoders, &in.Context,
+// spread returns the smallest and the largest value of the candidates that can be
+// chosen; 0 and 0 without any.
+func (in *Input) spread(values []float64) (low, high float64) {
+	first := true
+	for i, v := range values {
+		switch {
+		case in.Out[i]:
+		case first:
+			low, high, first = v, v, false
+		default:
+			low, high = min(low, v), max(high, v)
+		}
 	}
+	return low, high
 }
 
 // Func adds weight times its price of candidate i to cost[i], for every i below
@@ -83,6 +154,22 @@ var Builtin = map[string]Func{
 	"load":       Load,
 	"in-flight":  InFlight,
 	"rotation":   Rotation,
+
+	"waiting":  Waiting,
+	"prefill":  Prefill,
+	"later":    Later,
+	"stalled":  Stalled,
+	"resident": Resident,
+	"running":  Running,
+	"transfer": Transfer,
+
+	"dynamo":         Dynamo,
+	"dynamo-lmetric": DynamoLMetric,
+	"llm-d-queue":    LLMDQueue,
+	"llm-d-usage":    LLMDUsage,
+	"llm-d-prefix":   LLMDPrefix,
+	"sglang":         SGLang,
+	"ring":           Ring,
 }
 
 // New returns the named scorer, or an error that lists the names there are.

@@ -32,11 +32,12 @@ func ExampleLoad() {
 
 // columns has a different value in every cell.
 func columns(n int) *scorer.Input {
-	in := &scorer.Input{Unit: 16}
-	in.Resize(n)
+	in := &scorer.Input{Unit: 16, Prompt: 5000, FleetPace: 0.5}
+	in.Resize(n, scorer.All)
 	for k, c := range []*[]float64{
 		&in.Miss, &in.Hit, &in.Missing, &in.Active, &in.Recent, &in.Turn,
 		&in.Requests, &in.Waiting, &in.Decoders, &in.Context,
+		&in.Held, &in.Queue, &in.Work, &in.Pace, &in.Queued, &in.Usage, &in.Stored, &in.Draw,
 	} {
 		for i := range *c {
 			(*c)[i] = float64(100*(k+1) + i)
@@ -60,6 +61,22 @@ func TestEachScorerAddsItsPrice(t *testing.T) {
 		{"load", 3, []float64{2700, 2706}},
 		{"in-flight", 1, []float64{700, 701}},
 		{"rotation", 1, []float64{600, 601}},
+
+		{"waiting", 2, []float64{2 * 1200 * 1400, 2 * 1201 * 1401}},
+		{"prefill", 1, []float64{1300 * 1400, 1301 * 1401}},
+		{"later", 1.5, []float64{1.5 * 1300 * 0.5, 1.5 * 1301 * 0.5}},
+		{"stalled", 0.05, []float64{0.05 * 900 * 1300 * 0.5, 0.05 * 901 * 1301 * 0.5}},
+		{"resident", 0.01, []float64{10, 10.01}},
+		{"running", 2, []float64{1800, 1802}},
+		{"transfer", 0.01, []float64{39, 38.99}},
+
+		{"dynamo", 1, []float64{800 + 5000 - 1100 + 400 + 5000, 801 + 5000 - 1101 + 401 + 5000}},
+		{"dynamo-lmetric", 1, []float64{4700 * (400 + 5000 + 16), 4700 * (401 + 5000 + 16)}},
+		{"llm-d-queue", 2, []float64{0, 2}},
+		{"llm-d-usage", 2, []float64{2 * 1600, 2 * 1601}},
+		{"llm-d-prefix", 3, []float64{3 * (1 - 1100.0/5000), 3 * (1 - 1101.0/5000)}},
+		{"sglang", 1, []float64{1700, 1701}}, // no match is long enough: the smallest tree
+		{"ring", 1, []float64{1800, 1801}},   // both are within the bound
 	}
 	covered := map[string]bool{}
 	for _, tt := range tests {
@@ -116,7 +133,7 @@ func TestInputKeepsItsMemory(t *testing.T) {
 		t.Error("a copy shares memory with its source")
 	}
 	if n := testing.AllocsPerRun(100, func() {
-		dst.Resize(10)
+		dst.Resize(10, scorer.All)
 		dst.CopyFrom(src)
 		dst.Clear()
 	}); n != 0 {
