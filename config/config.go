@@ -190,7 +190,7 @@ func (c *Config) finish() {
 	}
 	if c.Tokenizer == "auto" {
 		c.Tokenizer = "remote"
-		if c.KVEventTransport == "none" || c.Picker.Policy != picker.KVAware {
+		if c.KVEventTransport == "none" || !c.Picker.UsesCache() {
 			c.Tokenizer = "none" // exact ids buy nothing when there is nothing exact to match
 		}
 	}

@@ -137,6 +137,22 @@ func oneOf(p *string, words ...string) value {
 	}, func() string { return *p }}
 }
 
+// noneOr is oneOf the words, or none, which is "".
+func noneOr(p *string, words ...string) value {
+	all := append([]string{"none"}, words...)
+	return value{strings.Join(all, "|"), func(s string) error {
+		var word string
+		if err := oneOf(&word, all...).set(s); err != nil {
+			return err
+		}
+		if word == "none" {
+			word = ""
+		}
+		*p = word
+		return nil
+	}, func() string { return cmp.Or(*p, "none") }}
+}
+
 func intValue(p *int, lo, hi int) value {
 	return value{"int", func(s string) error {
 		n, err := strconv.Atoi(s)

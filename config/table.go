@@ -93,8 +93,9 @@ func (c *Config) drainTimeout() *time.Duration {
 }
 
 func (c *Config) picking() []setting {
-	return []setting{
-		{name: "router-policy", group: "Picking", in: Both, usage: "how workers are scored", value: oneOf(&c.Picker.Policy, picker.Policies()...)},
+	rows := []setting{
+		{name: "router-policy", group: "Picking", in: Both, usage: "how workers are scored; see docs/policies.md", value: oneOf(&c.Picker.Policy, picker.Policies()...)},
+		{name: "shadow-policy", group: "Picking", in: Both, usage: "a second policy that is asked what it would have done with each request, and changes nothing; none asks nobody", value: noneOr(&c.Picker.Shadow, picker.Policies()...)},
 		{name: "kv-overlap-weight", group: "Picking", in: Both, usage: "what a prompt token to prefill costs against a token in flight; 0 ignores the cache, 10 to 20 keeps prefixes together under load", value: floatValue(&c.Picker.OverlapWeight, 0, 1e6)},
 		{name: "kv-prefill-overlap-weight", group: "Picking", in: Both, usage: "the same for prefill legs; empty for --kv-overlap-weight", value: optionalFloat(&c.Picker.PrefillWeight, 0, 1e6)},
 		{name: "kv-decode-overlap-weight", group: "Picking", in: Both, usage: "the same for decode legs; empty for --kv-overlap-weight", value: optionalFloat(&c.Picker.DecodeWeight, 0, 1e6)},
@@ -106,6 +107,13 @@ func (c *Config) picking() []setting {
 		{name: "predicted-ttl-s", restart: true, group: "Picking", in: Both, usage: "for how long a picked prompt is assumed to be on its worker without a sign of it", value: seconds(&c.Index.PredictedTTL, 0, 24*time.Hour)},
 		{name: "present-ttl-s", restart: true, group: "Picking", in: Both, usage: "for how long a prompt whose first token was seen is assumed to be there, unless an event says otherwise", value: seconds(&c.Index.PresentTTL, 0, 24*time.Hour)},
 	}
+	for _, f := range c.Picker.Latency.Fields() {
+		rows = append(rows, setting{
+			name: "latency-" + f.Name, group: "Picking", in: Both, usage: "least-latency: " + f.Usage,
+			value: floatValue(f.Value, f.Min, f.Max),
+		})
+	}
+	return rows
 }
 
 func (c *Config) requests() []setting {

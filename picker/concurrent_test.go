@@ -152,14 +152,15 @@ func checkIdle(t *testing.T, w *world) {
 	}
 }
 
-// Concurrent picks see each other's reservations: they never herd (Infera P5).
+// Concurrent picks see each other's reservations: they never herd (Infera P5). Of
+// other routers' formulae that is not asked.
 func TestSimultaneousPicksSpread(t *testing.T) {
 	ids := []string{"A", "B", "C", "D", "E", "F", "G", "H"}
-	for _, policy := range picker.Policies() {
+	for _, policy := range []string{picker.KVAware, picker.LeastLatency, picker.RoundRobin, picker.LeastLoad} {
 		w := newWorld(t, config(policy, 20), workers(ids...)...)
 		reqs := make([]*picker.Request, 400)
 		for i := range reqs {
-			reqs[i] = w.request(fmt.Sprintf("sys:4096+own%d:64", i))
+			reqs[i] = w.request(fmt.Sprintf("sys:4096+own%d:1024", i))
 		}
 		var mu sync.Mutex
 		got := map[string]int{}

@@ -25,7 +25,7 @@ type metrics struct {
 	outcomes  *prometheus.CounterVec
 	sessions  *prometheus.CounterVec
 	shadow    *prometheus.CounterVec
-	shadowMS  *prometheus.HistogramVec
+	shadowTime  *prometheus.HistogramVec
 	shadowHit *prometheus.HistogramVec
 
 	multimodal  prometheus.Counter
@@ -39,7 +39,7 @@ type metrics struct {
 // shadowMetrics is the children of one shadow policy.
 type shadowMetrics struct {
 	same, other, none prometheus.Counter
-	ms, tokens        prometheus.Observer
+	seconds, tokens   prometheus.Observer
 }
 
 // differences are buckets on both sides of nothing.
@@ -82,9 +82,9 @@ func newMetrics() *metrics {
 		outcomes:  counter("infera_router_outcomes_total", "Picks by what their end said of the worker.", "class"),
 		sessions:  counter("pointsman_router_sessions_total", "Requests of a conversation, by whether it was new, kept its workers or moved.", "result"),
 		shadow:    counter("pointsman_shadow_picks_total", "Picks that a shadow policy was asked about: it chose the same, another, or the pick was no policy's.", "policy", "result"),
-		shadowMS: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "pointsman_shadow_difference_ms", Buckets: differences(1),
-			Help: "Estimated time to first token of the shadow's choice less that of the pick, in milliseconds: below 0 the shadow would be faster.",
+		shadowTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "pointsman_shadow_difference_seconds", Buckets: differences(0.001),
+			Help: "Estimated time to first token of the shadow's choice less that of the pick: below 0 the shadow would be faster.",
 		}, []string{"policy"}),
 		shadowHit: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "pointsman_shadow_difference_hit_tokens", Buckets: differences(16),
@@ -109,7 +109,7 @@ func (p *Picker) Register(reg prometheus.Registerer) error {
 	m := p.metrics
 	for _, c := range []prometheus.Collector{
 		m.picks, m.hits, m.blocks, m.skipped, m.retention, m.reasons, m.prompt, m.hit,
-		m.outcomes, m.sessions, m.shadow, m.shadowMS, m.shadowHit, newLoadCollector(p), newRateCollector(p),
+		m.outcomes, m.sessions, m.shadow, m.shadowTime, m.shadowHit, newLoadCollector(p), newRateCollector(p),
 	} {
 		if err := reg.Register(c); err != nil {
 			return err
@@ -168,7 +168,7 @@ func (m *metrics) shadowed(s *selection) {
 		c = &shadowMetrics{
 			same: m.shadow.WithLabelValues(name, "same"), other: m.shadow.WithLabelValues(name, "other"),
 			none: m.shadow.WithLabelValues(name, "none"),
-			ms:   m.shadowMS.WithLabelValues(name), tokens: m.shadowHit.WithLabelValues(name),
+			seconds: m.shadowTime.WithLabelValues(name), tokens: m.shadowHit.WithLabelValues(name),
 		}
 		m.byShadow[sh.policy] = c
 	}
@@ -181,7 +181,7 @@ func (m *metrics) shadowed(s *selection) {
 	default:
 		c.other.Inc()
 	}
-	c.ms.Observe(sh.ms)
+	c.seconds.Observe(sh.ms / 1000)
 	c.tokens.Observe(sh.tokens)
 }
 

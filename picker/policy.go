@@ -34,10 +34,15 @@ func Policies() []string {
 	return names
 }
 
-// UsesCache reports whether a policy goes by what is in the workers' caches.
-func UsesCache(name string) bool {
-	pol, err := policyOf(name)
-	return err == nil && pol.cache
+// UsesCache reports whether the policy, or its shadow, goes by what is in the workers'
+// caches.
+func (c *Config) UsesCache() bool {
+	for _, name := range [...]string{c.Policy, c.Shadow} {
+		if pol, err := policyOf(name); err == nil && pol.cache {
+			return true
+		}
+	}
+	return false
 }
 
 // policy is a sum of weighted scorers over the same columns.
