@@ -53,6 +53,8 @@ func (c *Config) listening() []setting {
 		{name: "metrics-port", group: "Listening", in: Both, usage: "port of /metrics, /health, /ready, /config/effective and /debug/picks; 0 on the EPP serves none of them, on the forwarder serves them on --port", value: portValue(&c.MetricsPort)},
 		{name: "secure-serving", env: []string{"INFERA_EPP_SECURE"}, group: "Listening", in: EPP, usage: "serve ext-proc over TLS, self-signed unless --cert-path is given; --no-secure-serving for plain h2c", value: boolValue(&c.ExtProc.Secure)},
 		{name: "cert-path", group: "Listening", in: EPP, usage: "directory with tls.crt and tls.key, read again when they change", value: stringValue(&c.CertPath)},
+		{name: "conformance-mode", group: "Listening", in: EPP, usage: "stand in for the picker of the Gateway API Inference Extension's conformance suite: obey its header test-epp-endpoint-selection and tell who served in x-conformance-test-served-endpoint; not for production, since any client can steer requests then", value: boolValue(&c.ExtProc.Conformance)},
+		{name: "model-rewrite-header", group: "Listening", in: EPP, usage: "let the request header x-gateway-model-name-rewrite replace the model in the body; only behind a gateway that sets or removes that header itself", value: boolValue(&c.ExtProc.RewriteHeader)},
 		{name: "drain-delay-s", group: "Listening", in: Both, usage: "after SIGTERM: how long to say not ready and still take requests", value: seconds(c.drainDelay(), 0, time.Hour)},
 		{name: "drain-timeout", env: []string{"INFERA_DRAIN_TIMEOUT"}, group: "Listening", in: Both, usage: "after that: how long open streams may go on", value: seconds(c.drainTimeout(), 0, 24*time.Hour)},
 	}

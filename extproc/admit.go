@@ -66,6 +66,9 @@ func (x *exchange) choose(now time.Time) error {
 	}
 	x.dec, x.picked = dec, true
 	x.route.to(&dec, x.s.cfg.DestinationPort)
+	if x.s.cfg.Conformance {
+		x.route.extra = append(x.route.extra[:0], header{headerEcho, headerConformance + ":" + string(x.route.destination)})
+	}
 	if dec.OverCap && x.s.deps.Gate != nil && !x.bypasses() {
 		return admission.ErrOverCap
 	}

@@ -1,12 +1,8 @@
 package extproc
 
 import (
-	"strconv"
-
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"pointsman/admission"
 )
 
 // answer is one ProcessingResponse ready for the wire. Whoever sends it owns
@@ -161,7 +157,13 @@ type route struct {
 	rank        []byte // decimal; empty for none
 	prefillRank []byte // the same of the prefill worker
 	alone       bool   // the decode worker does without a prefill worker
+
+	extra []header // further headers to set
+	body  []byte   // what replaces a buffered body; nil leaves it
 }
+
+// header is a header to set.
+type header struct{ name, value string }
 
 // skip is the value of HeaderPrefillSkip.
 const skip = "true"
@@ -197,6 +199,9 @@ func (a *assembler) route(num protowire.Number, r *route) answer {
 	if a.clear {
 		common += 2
 	}
+	if r.body != nil {
+		common += lenField(lenField(len(r.body)))
+	}
 	metadata := metadataSize(r.destination)
 	total := lenField(lenField(common))
 	if set != 0 {
@@ -207,6 +212,10 @@ func (a *assembler) route(num protowire.Number, r *route) answer {
 	out = appendLen(out, 1, common)
 	out = appendLen(out, 2, mutation)
 	out = a.appendMutation(out, r, set)
+	if r.body != nil {
+		out = appendLen(out, 3, lenField(len(r.body)))
+		out = append(appendLen(out, 1, len(r.body)), r.body...)
+	}
 	if a.clear {
 		out = append(out, 5<<3, 1)
 	}
@@ -234,6 +243,9 @@ func (a *assembler) mutationSize(r *route, set routed) int {
 	if set&routedSkip != 0 {
 		n += lenField(setHeaderSize(HeaderPrefillSkip, len(skip)))
 	}
+	for i := range r.extra {
+		n += lenField(setHeaderSize(r.extra[i].name, len(r.extra[i].value)))
+	}
 	for i := range a.control {
 		if a.control[i].set&set == 0 {
 			n += lenField(len(a.control[i].name))
@@ -259,6 +271,9 @@ func (a *assembler) appendMutation(dst []byte, r *route, set routed) []byte {
 	if set&routedSkip != 0 {
 		dst = appendSetHeader(dst, HeaderPrefillSkip, skip)
 	}
+	for i := range r.extra {
+		dst = appendSetHeader(dst, r.extra[i].name, r.extra[i].value)
+	}
 	// A header is never both set and removed: data planes differ in which of
 	// the two they do first.
 	for i := range a.control {
@@ -270,17 +285,8 @@ func (a *assembler) appendMutation(dst []byte, r *route, set routed) []byte {
 	return dst
 }
 
-// counts returns the answer to response headers that tells how full the gate is.
-func (a *assembler) counts(inflight, queued, limit int) answer {
-	var digits [3][20]byte
-	headers := [3]struct {
-		name  string
-		value []byte
-	}{
-		{admission.HeaderInflight, strconv.AppendInt(digits[0][:0], int64(inflight), 10)},
-		{admission.HeaderQueued, strconv.AppendInt(digits[1][:0], int64(queued), 10)},
-		{admission.HeaderLimit, strconv.AppendInt(digits[2][:0], int64(limit), 10)},
-	}
+// set returns the answer to response headers that sets some.
+func (a *assembler) set(headers ...header) answer {
 	mutation := 0
 	for i := range headers {
 		mutation += lenField(setHeaderSize(headers[i].name, len(headers[i].value)))

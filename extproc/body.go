@@ -56,6 +56,21 @@ func (g *gather) bytes() []byte {
 	return nil
 }
 
+// splice replaces the body's bytes from at to end by with. Views of the body are
+// invalid from then on.
+func (g *gather) splice(at, end int, with []byte) {
+	old := g.bytes()
+	next := g.pool.Get(len(old) - (end - at) + len(with))
+	*next = append(append(append((*next)[:0], old[:at]...), with...), old[end:]...)
+	if g.all != nil {
+		g.pool.Put(g.all)
+	}
+	if g.buf != nil {
+		g.buf.Free()
+	}
+	g.buf, g.from, g.all, g.size = nil, 0, next, len(*next)
+}
+
 // take returns the body as buf[from:to] and forgets it: the caller frees buf.
 func (g *gather) take() (buf mem.Buffer, from, to int) {
 	buf, from, to = g.buf, g.from, g.from+g.size

@@ -39,6 +39,18 @@ type Config struct {
 	// may re-roll a weighted choice of pools. Default false.
 	ClearRouteCache bool
 
+	// RewriteHeader lets the protocol's request header x-gateway-model-name-rewrite
+	// name the model that is put into the body, where no rewrite of the pool is for
+	// the request's. A client could get past a check of the body's model by it, so
+	// it is for gateways that set or remove that header themselves. Default false.
+	RewriteHeader bool
+
+	// Conformance makes the server stand in for the picker of the Gateway API
+	// Inference Extension's conformance suite: a request header of the suite
+	// confines the pick, and responses tell which endpoint served. Any client can
+	// steer requests then. Default false.
+	Conformance bool
+
 	// Secure serves TLS on the main port. Default true.
 	Secure bool
 	// CertFile and KeyFile are a PEM certificate chain and its key, read again

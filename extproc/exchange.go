@@ -54,7 +54,13 @@ type exchange struct {
 	// waits, and call cancel then; nil for a transport that can't.
 	watch    func(cancel context.CancelCauseFunc)
 	priority int
-	route    route
+	// prioritized says that priority is a header's, which whoever authenticates
+	// clients has set: no objective changes it.
+	prioritized bool
+	objective   string // the name of the request's; "" for none
+	pathless    bool   // the gateway showed no path
+	renamed     string // the model that a header, or a rewrite of the pool, puts in the body; "" for none
+	route       route
 
 	// The response.
 	status    int  // 0 until response headers came
@@ -231,6 +237,6 @@ func (x *exchange) end() {
 		s: x.s, ticket: x.ticket, out: x.out[:0], tail: x.tail, method: x.method[:0], subset: x.subset, body: x.body,
 		scan: x.scan, prep: x.prep, sizes: x.sizes[:0],
 		conversation: x.conversation[:0], credential: x.credential[:0],
-		route: route{destination: x.route.destination[:0], rank: x.route.rank[:0]},
+		route: route{destination: x.route.destination[:0], rank: x.route.rank[:0], extra: x.route.extra[:0]},
 	}
 }

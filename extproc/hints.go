@@ -90,15 +90,22 @@ type subset struct {
 	given     bool     // the hint is there, maybe empty
 	endpoints []string // host:port, or host for any port
 	last      []byte   // the value last read, to know it again
+	fixed     bool     // a conformance test has chosen; metadata counts no more
+}
+
+// fix makes list, endpoints with commas, all that a pick may choose from.
+func (s *subset) fix(list string) {
+	s.given, s.fixed = true, true
+	s.endpoints = appendEndpoints(nil, structpb.NewStringValue(list))
 }
 
 func (s *subset) reset() {
-	s.given, s.endpoints, s.last = false, nil, s.last[:0]
+	s.given, s.fixed, s.endpoints, s.last = false, false, nil, s.last[:0]
 }
 
 // observe takes note of a message's metadata.
 func (s *subset) observe(metadata []byte) error {
-	if len(metadata) == 0 {
+	if len(metadata) == 0 || s.fixed {
 		return nil
 	}
 	hint, found, err := lookup(metadata, namespaceSubset)

@@ -69,6 +69,7 @@ type metrics struct {
 	panics    prometheus.Counter
 	malformed prometheus.Counter
 	elsewhere prometheus.Counter
+	rewritten *prometheus.CounterVec
 
 	usageRequests  prometheus.Counter
 	usagePrompt    prometheus.Counter
@@ -100,6 +101,10 @@ func newMetrics(bodies *admission.Budget) *metrics {
 			Name: "pointsman_epp_body_bytes_total",
 			Help: "Bytes of bodies received from the gateway.",
 		}, []string{"direction"}),
+		rewritten: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pointsman_epp_model_rewrites_total",
+			Help: "Requests whose model was replaced, by the InferenceModelRewrite that says so; empty for the header of the protocol.",
+		}, []string{"rewrite"}),
 		panics:         counter("pointsman_epp_panics_total", "Requests that a bug ended; each is answered with 500."),
 		malformed:      counter("pointsman_epp_malformed_messages_total", "Messages from the gateway that are no ext-proc request."),
 		elsewhere:      counter("pointsman_epp_served_elsewhere_total", "Responses that another endpoint than the picked one served."),
@@ -140,7 +145,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 func (m *metrics) register(reg prometheus.Registerer) error {
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.openGauge, m.buffered, m.requests, m.refused, m.pick, m.bytes, m.panics, m.malformed, m.elsewhere,
+		m.openGauge, m.buffered, m.requests, m.refused, m.pick, m.bytes, m.panics, m.malformed, m.elsewhere, m.rewritten,
 		m.usageRequests, m.usagePrompt, m.usageCached, m.usagePredicted, m.usageHit,
 	} {
 		errs = append(errs, reg.Register(c))

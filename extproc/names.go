@@ -31,6 +31,14 @@ const (
 	HeaderRewrite   = "x-gateway-model-name-rewrite"
 )
 
+// Headers of the conformance suite, honoured and set in conformance mode only
+// (Gateway API Inference Extension, pkg/lwepp and conformance/).
+const (
+	headerSelection   = "test-epp-endpoint-selection"
+	headerConformance = "x-conformance-test-served-endpoint"
+	headerEcho        = "x-echo-set-header" // its echo server answers with the header that this names
+)
+
 // Metadata namespaces of the protocol.
 const (
 	namespaceLB       = "envoy.lb"

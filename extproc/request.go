@@ -17,6 +17,9 @@ func (x *exchange) requestHeaders(ctx context.Context, m *message) error {
 	if err := x.readRequestHeaders(m.headers); err != nil {
 		return x.malformed(ctx, err)
 	}
+	if len(x.method) == 0 && !m.eos { // who shows no pseudo-headers, and a body, means a POST
+		x.method = append(x.method, http.MethodPost...)
+	}
 	if err := x.subset.observe(m.metadata); err != nil {
 		return x.malformed(ctx, err)
 	}
@@ -62,10 +65,12 @@ func (x *exchange) answerBodiless(ctx context.Context) error {
 }
 
 func (x *exchange) readRequestHeaders(raw []byte) error {
+	x.pathless = true
 	it := headerIter{rest: raw}
 	for it.next() {
 		switch string(it.key) {
 		case ":path":
+			x.pathless = false
 			x.api = prompt.KindOf(string(it.value))
 		case ":method":
 			x.method = append(x.method[:0], it.value...)
@@ -86,7 +91,11 @@ func (x *exchange) readRequestHeaders(raw []byte) error {
 			x.encoding.Add("Content-Encoding", string(it.value))
 		default:
 			x.readAdmission(it.key, it.value)
+			x.readPool(it.key, it.value)
 		}
+	}
+	if p, ok := x.s.deps.Objectives.Priority(x.objective); ok && !x.prioritized {
+		x.priority = p
 	}
 	return it.err
 }
@@ -98,7 +107,25 @@ func (x *exchange) readAdmission(key, value []byte) {
 	case h.Tenant != "" && string(key) == h.Tenant:
 		x.tenant = string(value)
 	case h.Priority != "" && string(key) == h.Priority:
-		x.priority = admission.PriorityOf(string(value))
+		x.priority, x.prioritized = admission.PriorityOf(string(value)), true
+	}
+}
+
+// readPool reads the headers that concern the pool.
+func (x *exchange) readPool(key, value []byte) {
+	switch string(key) {
+	case HeaderObjective:
+		if x.s.deps.Objectives != nil {
+			x.objective = string(value)
+		}
+	case HeaderRewrite:
+		if x.s.cfg.RewriteHeader {
+			x.renamed = string(value)
+		}
+	case headerSelection:
+		if x.s.cfg.Conformance && len(value) > 0 {
+			x.subset.fix(string(value))
+		}
 	}
 }
 
@@ -158,6 +185,7 @@ func (x *exchange) answerHeld(ctx context.Context, eos bool) error {
 		return err
 	}
 	x.held = false
+	x.rename()
 	x.push(x.s.asm.route(answerRequestHeaders, &x.route))
 	buf, from, to := x.body.take()
 	x.out = x.s.asm.pieces(x.out, answerRequestBody, buf, from, to, x.s.cfg.ChunkSize, eos)
@@ -179,9 +207,13 @@ func (x *exchange) answerBuffered(ctx context.Context, eos bool) error {
 	if err != nil {
 		return err
 	}
+	if x.rename() {
+		x.route.body = x.body.bytes()
+	}
+	x.push(x.s.asm.route(answerRequestBody, &x.route))
+	x.route.body = nil
 	x.body.reset()
 	x.unbuffer()
-	x.push(x.s.asm.route(answerRequestBody, &x.route))
 	return nil
 }
 
@@ -195,9 +227,13 @@ func (x *exchange) pickSeen(ctx context.Context, body []byte) error {
 }
 
 func (x *exchange) pickFor(ctx context.Context, body []byte, began time.Time) error {
+	if x.pathless {
+		x.api = guess(body)
+	}
 	if err := x.scan.Scan(x.api, x.encoding, body); err != nil {
 		return err
 	}
+	x.rewrite()
 	x.request()
 	r := &x.req
 	r.Model = x.scan.Model

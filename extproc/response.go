@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"pointsman/admission"
 	"pointsman/breaker"
 	"pointsman/fleet"
 	"pointsman/prompt/audit"
@@ -33,8 +34,8 @@ func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
 	}
 	x.attribute(servedBy(m), detailsOf(m), upstream)
 	x.settle(receipt)
-	if gate := x.s.deps.Gate; gate != nil && x.s.cfg.Admission.Tells(gate.Mode()) {
-		x.push(x.s.asm.counts(gate.Counts()))
+	if tell := x.tell(m); len(tell) > 0 {
+		x.push(x.s.asm.set(tell...))
 	} else {
 		x.push(x.s.asm.same(m.kind))
 	}
@@ -45,6 +46,20 @@ func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
 		x.progress() // no body will be shown
 	}
 	return nil
+}
+
+// tell returns the headers that the response gets.
+func (x *exchange) tell(m *message) []header {
+	var out []header
+	if gate := x.s.deps.Gate; gate != nil && x.s.cfg.Admission.Tells(gate.Mode()) {
+		inflight, queued, limit := gate.Counts()
+		out = append(out, header{admission.HeaderInflight, strconv.Itoa(inflight)},
+			header{admission.HeaderQueued, strconv.Itoa(queued)}, header{admission.HeaderLimit, strconv.Itoa(limit)})
+	}
+	if x.s.cfg.Conformance {
+		out = append(out, header{headerConformance, servedForTest(m)})
+	}
+	return out
 }
 
 // attribute decides whose the response is. A retry may have gone to another

@@ -19,6 +19,7 @@ import (
 
 	"pointsman/admission"
 	"pointsman/fleet"
+	"pointsman/objectives"
 	"pointsman/picker"
 	"pointsman/prompt"
 	"pointsman/prompt/audit"
@@ -31,8 +32,12 @@ type Deps struct {
 	Gate     *admission.Gate  // admits requests; nil admits all
 	Store    *fleet.Store     // required unless Ready is given
 	Log      *slog.Logger     // nil discards
-	Ready    func() bool      // readiness; nil is Store.Synced. Called often, from any goroutine
-	Now      func() time.Time // nil is time.Now
+
+	// Objectives and rewrites of the pool; nil for none.
+	Objectives *objectives.Book
+
+	Ready func() bool      // readiness; nil is Store.Synced. Called often, from any goroutine
+	Now   func() time.Time // nil is time.Now
 
 	// Audit is told what engines counted of the requests that a worker has served
 	// whole; nil for none. It is called from any goroutine and must not block.

@@ -80,7 +80,7 @@ type Worker struct {
 	URL   string // http://host:port of the engine, no trailing slash
 	Host  string // host of URL, IPv6 without brackets
 	Port  int    // port of URL
-	Model string // the model name that requests ask for; exact match
+	Model string // the model name that requests ask for; exact match; "" when not known
 
 	// Aliases are further names of Model, and Adapters the LoRA adapters on it that
 	// requests ask for by name, as if they were models; nil for none. Infera's

@@ -46,9 +46,9 @@ func with(has []string, more map[string]string, model string) []string {
 }
 
 // Serves reports whether requests for name may go to w: its model, an alias of
-// it, or an adapter on it.
+// it, or an adapter on it. A worker whose model is not known may serve any.
 func (w *Worker) Serves(name string) bool {
-	return w.Model == name || slices.Contains(w.Aliases, name) || slices.Contains(w.Adapters, name)
+	return w.Model == name || w.Model == "" || slices.Contains(w.Aliases, name) || slices.Contains(w.Adapters, name)
 }
 
 // Names appends every name that w serves, its model's first and each once, to

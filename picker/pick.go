@@ -32,8 +32,11 @@ func (p *Picker) Pick(now time.Time, req *Request) (Decision, error) {
 	p.index.Expire(now)
 	pl, err := tab.pool(req)
 	if err != nil {
-		if !p.store.Synced() { // nobody can say yet that the model does not exist
+		switch { // nobody can say then that the model does not exist
+		case !p.store.Synced():
 			err = fmt.Errorf("the fleet is not known yet: %w", ErrNoWorker)
+		case len(tab.rows) == 0:
+			err = fmt.Errorf("the fleet has no workers: %w", ErrNoWorker)
 		}
 		return Decision{}, err
 	}
@@ -82,13 +85,27 @@ func (p *Picker) plan(now time.Time, req *Request, tab *table, pl *pool) (pair b
 
 // pool returns the pool that req asks for.
 func (tab *table) pool(req *Request) (*pool, error) {
-	if pl := tab.models[req.Model]; pl != nil && req.Model != "" {
+	pl, known := tab.poolOf(req.Model)
+	switch {
+	case known, pl != nil && !req.AnyModel:
 		return pl, nil
+	case req.AnyModel:
+		return tab.all, nil
 	}
-	if !req.AnyModel {
-		return nil, fmt.Errorf("model %q: %w", req.Model, ErrNoModel)
+	return nil, fmt.Errorf("model %q: %w", req.Model, ErrNoModel)
+}
+
+// poolOf returns the pool of a name. What no worker is known to serve may be
+// served by those of which it is not known what they serve; nil when there are
+// none of these either.
+func (tab *table) poolOf(name string) (pl *pool, known bool) {
+	if name == "" {
+		return nil, false
 	}
-	return tab.all, nil
+	if pl := tab.models[name]; pl != nil {
+		return pl, true
+	}
+	return tab.models[""], false
 }
 
 // score filters and prices the candidates of an ordinary request into p.sel.

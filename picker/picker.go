@@ -432,7 +432,7 @@ func (p *Picker) BlockSizes(model string, dst []int) []int {
 	}
 	pl := tab.all
 	if model != "" {
-		if pl = tab.models[model]; pl == nil {
+		if pl, _ = tab.poolOf(model); pl == nil {
 			return dst
 		}
 	}

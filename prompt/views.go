@@ -101,3 +101,17 @@ func (r *Request) Set(name string) bool {
 	raw := r.Raw(name)
 	return len(raw) > 0 && raw[0] != 'n'
 }
+
+// ModelAt returns where in the scanned body the value of "model" stands, quotes
+// included; ok is false when the body has none.
+func (r *Request) ModelAt() (from, to int, ok bool) {
+	raw := r.raw[keyModel]
+	if raw == nil {
+		return 0, 0, false
+	}
+	from = cap(r.body) - cap(raw) // a slice of it ends where it ends
+	return from, from + len(raw), true
+}
+
+// Rename makes r a request for another model. The body stays as it is.
+func (r *Request) Rename(model string) { r.Model, r.Base = model, model }

@@ -63,7 +63,7 @@ func Custom(group, version, plural, kind string) Resource[*Object] {
 // Object is an object of a CRD, whose spec its reader decodes.
 type Object struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata"`
 
 	Spec json.RawMessage `json:"spec,omitempty"`
 }
@@ -71,14 +71,14 @@ type Object struct {
 // DeepCopyObject implements [runtime.Object].
 func (o *Object) DeepCopyObject() runtime.Object {
 	out := &Object{TypeMeta: o.TypeMeta, Spec: slices.Clone(o.Spec)}
-	o.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	o.DeepCopyInto(&out.ObjectMeta)
 	return out
 }
 
 // ObjectList is a page of a listing of [Object]s.
 type ObjectList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata"`
 
 	Items []Object `json:"items"`
 }
@@ -86,9 +86,9 @@ type ObjectList struct {
 // DeepCopyObject implements [runtime.Object].
 func (l *ObjectList) DeepCopyObject() runtime.Object {
 	out := &ObjectList{TypeMeta: l.TypeMeta, Items: make([]Object, len(l.Items))}
-	l.ListMeta.DeepCopyInto(&out.ListMeta)
+	l.DeepCopyInto(&out.ListMeta)
 	for i := range l.Items {
-		o := l.Items[i].DeepCopyObject().(*Object) //nolint:errcheck,forcetypeassert // it is one
+		o := l.Items[i].DeepCopyObject().(*Object) //nolint:forcetypeassert // it is one
 		out.Items[i] = *o
 	}
 	return out
