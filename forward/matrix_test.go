@@ -81,9 +81,8 @@ func TestEachFaultModeOverEachTransportAndAPI(t *testing.T) {
 				if transport == "h2c" && mode == "close_delim_cut:3" {
 					want.unary = invalid // HTTP/2 has no such end: the engine itself says that half an object is all
 				}
-				if err := cell.engine.SetFault(simengine.Fault{Mode: mode}); err != nil {
-					t.Fatal(err)
-				}
+				cell.reconnect(t)
+				fatal(t, cell.engine.SetFault(simengine.Fault{Mode: mode}))
 				cell.patience(t, strings.Contains(mode, "hang"))
 				for path, body := range matrixBodies {
 					if transport == "nats" && strings.Contains(mode, "hang") && path != "/v1/chat/completions" {
@@ -100,6 +99,7 @@ func TestEachFaultModeOverEachTransportAndAPI(t *testing.T) {
 var matrixBodies = map[string]string{
 	"/v1/chat/completions": `{"model":"M","stream":STREAM,"max_tokens":8,"ignore_eos":true,"messages":[{"role":"user","content":"hi"}]}`,
 	"/v1/completions":      `{"model":"M","stream":STREAM,"max_tokens":8,"ignore_eos":true,"prompt":"hi"}`,
+	"/v1/responses":        `{"model":"M","stream":STREAM,"max_output_tokens":8,"ignore_eos":true,"input":"hi"}`,
 	"/v1/messages":         `{"model":"M","stream":STREAM,"max_tokens":8,"ignore_eos":true,"messages":[{"role":"user","content":"hi"}]}`,
 }
 
@@ -183,6 +183,34 @@ func newCell(t *testing.T, transport, broker string) *cell {
 	c.client = &http.Client{Transport: &http.Transport{DisableCompression: true}}
 	t.Cleanup(c.client.CloseIdleConnections)
 	return c
+}
+
+// reconnect makes sure that no connection is left which the mode before has broken:
+// with no retry, a request on one would fail for it.
+func (c *cell) reconnect(t *testing.T) {
+	t.Helper()
+	fatal(t, c.engine.SetFault(simengine.Fault{}))
+	total := func() (n int) {
+		for _, one := range c.outcomes(t) {
+			n += one
+		}
+		return n
+	}
+	body := `{"model":"` + c.engine.Worker().Model + `","max_tokens":1,"prompt":"x"}`
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		before := total()
+		resp, err := c.client.Post(c.url+"/v1/completions", "application/json", strings.NewReader(body)) //nolint:noctx // bounded by the test
+		fatal(t, err)
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		until(t, "the request is counted", func() bool { return total() > before })
+		if resp.StatusCode == http.StatusOK {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the engine is not reached: %d", resp.StatusCode)
+		}
+	}
 }
 
 // check sends one request and looks at its end from all sides.
@@ -292,16 +320,23 @@ func endingOf(status int, stream bool, path, body string, rerr error) ending {
 		return whole
 	}
 	end := done
-	if path == "/v1/messages" {
+	switch path {
+	case "/v1/messages":
 		end = "event: message_stop\n"
+	case "/v1/responses":
+		end = "event: response.incomplete\n"
 	}
 	events := strings.SplitAfter(body, "\n\n")
 	last := events[len(events)-2]
-	failures := strings.Count(body, `"error":{`)
+	failure := `"error":{`
+	if path == "/v1/responses" { // an engine's own has no such member
+		failure = "event: error\n"
+	}
+	failures := strings.Count(body, failure)
 	switch {
 	case !strings.HasSuffix(body, "\n\n"), strings.Count(body, end) > 1, strings.Contains(body, " late"):
 		return invalid
-	case failures == 1 && strings.Contains(last, `"error":{`) && !strings.Contains(body, end):
+	case failures == 1 && strings.Contains(last, failure) && !strings.Contains(body, end):
 		return errored
 	case failures == 0 && strings.HasPrefix(last, strings.TrimSuffix(end, "\n")):
 		return whole

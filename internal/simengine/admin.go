@@ -18,6 +18,10 @@ func (e *Engine) routes() http.Handler {
 	mux.Handle("POST /v1/chat/completions", e.authorized(e.infer(chatAPI())))
 	mux.Handle("POST /v1/completions", e.authorized(e.infer(completionAPI())))
 	mux.Handle("POST /v1/messages", e.authorized(e.infer(messagesAPI())))
+	mux.Handle("POST /v1/responses", e.authorized(e.infer(responsesAPI())))
+	if e.abortable() {
+		mux.HandleFunc("POST /abort_request", e.serveAbort)
+	}
 	mux.Handle("POST /v1/embeddings", e.authorized(e.infer(embeddingsAPI())))
 	mux.Handle("GET /v1/models", e.authorized(http.HandlerFunc(e.serveModels)))
 	mux.HandleFunc("POST /tokenize", e.serveTokenize)

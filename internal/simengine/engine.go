@@ -34,6 +34,7 @@ type Engine struct {
 	gate     *gate
 	control  net.Listener // nil without a control port
 	receipts *receiptLog
+	named    named // running requests of an SGLang engine
 	registry *prometheus.Registry
 	inflight inflight
 	servers  []*http.Server

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// framer writes the events of one API's stream. Implementations keep per-request
-// constants, hold no state between events, and append to dst.
+// framer writes the events of one stream, in their order. Implementations append to
+// dst.
 type framer interface {
 	open(dst []byte, c int, u usage) []byte // before the first text of choice c
 	delta(dst []byte, c int, text string) []byte

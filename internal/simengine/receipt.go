@@ -21,6 +21,7 @@ type Receipt struct {
 	Model           string `json:"model,omitempty"`
 	Room            string `json:"room,omitempty"`    // what pairs this leg with its partner; "" for a request that is no leg
 	Partner         string `json:"partner,omitempty"` // worker ID of the other leg, once it was met
+	Rid             string `json:"rid,omitempty"`     // the body's rid, by which SGLang knows the request
 	Stream          bool   `json:"stream"`
 	N               int    `json:"n,omitempty"` // sequences the request asked for
 
@@ -43,7 +44,9 @@ type Receipt struct {
 	StartedAt    *time.Time `json:"started_at,omitempty"`     // first sequence got a slot
 	FirstTokenAt *time.Time `json:"first_token_at,omitempty"` // first output token existed
 	EndedAt      *time.Time `json:"ended_at,omitempty"`
-	AbortedAt    *time.Time `json:"aborted_at,omitempty"` // the client's disconnect was seen
+	AbortedAt    *time.Time `json:"aborted_at,omitempty"` // the client's disconnect, or its request to abort, was seen
+
+	AbortRequestAt *time.Time `json:"abort_request_at,omitempty"` // POST /abort_request named the request, whether or not it still ran
 
 	Authorization    bool              `json:"authorization"` // an Authorization header came with it
 	ContentLength    int64             `json:"content_length"`

@@ -98,6 +98,12 @@ func (e *Engine) infer(a api) http.HandlerFunc {
 			reject(w, rc, bodyError(err))
 			return
 		}
+		if rid := ridOf(raw); rid != "" && e.abortable() {
+			rc.update(func(r *Receipt) { r.Rid = rid })
+			var end func()
+			r, end = e.named.watch(r, rid)
+			defer end()
+		}
 		if strikeRequest(r.Context(), w, f, rc) {
 			return
 		}
