@@ -60,16 +60,18 @@ func TestPickDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkPick(b *testing.B) {
-	for _, n := range []int{8, 200, 1000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			w, reqs := busy(b, picker.KVAware, n, 256)
-			open := make([]picker.Decision, 64)
-			i := 0
-			b.ReportAllocs()
-			for b.Loop() {
-				step(w, open, reqs, i)
-				i++
-			}
-		})
+	for _, policy := range picker.Policies() {
+		for _, n := range []int{8, 200, 1000} {
+			b.Run(fmt.Sprintf("%s/%d", policy, n), func(b *testing.B) {
+				w, reqs := busy(b, policy, n, 256)
+				open := make([]picker.Decision, 64)
+				i := 0
+				b.ReportAllocs()
+				for b.Loop() {
+					step(w, open, reqs, i)
+					i++
+				}
+			})
+		}
 	}
 }

@@ -10,14 +10,6 @@ import (
 // This file fills the columns that not every policy reads; see selection.fill for the
 // others. A column that nobody reads is empty.
 
-// fillHeld writes what each row is believed to hold, what a burst has used up
-// included.
-func (s *selection) fillHeld() {
-	for i := range s.in.Held {
-		s.in.Held[i] = s.held(i)
-	}
-}
-
 // held returns the prompt tokens that row i need not compute. Equal text around
 // images that cannot be compared proves nothing.
 func (s *selection) held(i int) float64 {
@@ -33,33 +25,26 @@ func (s *selection) work(i int) float64 {
 	return s.latency.work(s.held(i), in.Prompt+in.Missing[i]*scorer.BlocksPerImage*in.Unit)
 }
 
-// fillTimed writes what least-latency goes by.
-func (s *selection) fillTimed() {
+// fillTimed writes what least-latency goes by in row i. now is in Unix ns.
+func (s *selection) fillTimed(i int, t *target, now int64) {
 	in := &s.in
-	if len(in.Queue) == 0 {
-		return
+	pace := t.pace(in.FleetPace)
+	in.Pace[i] = pace
+	in.Queue[i] = t.external.now.PrefillTokens
+	if t.head != nil {
+		in.Queue[i] += t.ahead(now, pace)
 	}
-	te, ms := 0.0, 0.0
-	for _, r := range s.rows {
-		a, b := r.t.weight()
-		te, ms = te+a, ms+b
-	}
-	in.FleetPace = s.latency.fleetPace(te, ms)
-	for i, r := range s.rows {
-		pace := r.t.pace(in.FleetPace)
-		in.Pace[i] = pace
-		in.Queue[i] = r.t.ahead(s.at, pace)
+	if i > 0 && in.Missing[i] == in.Missing[i-1] && s.held(i) == s.held(i-1) {
+		in.Work[i] = in.Work[i-1] // mostly all but a few hold the same
+	} else {
 		in.Work[i] = s.work(i)
-		s.source[i] = r.t.source()
 	}
+	s.source[i] = t.source()
 }
 
 // fillCompared writes what only other routers' formulae go by.
 func (s *selection) fillCompared(index *kvindex.Index) {
 	in := &s.in
-	if len(in.Draw) == 0 {
-		return
-	}
 	from := s.place()
 	for i, r := range s.rows {
 		t := r.t
@@ -67,6 +52,7 @@ func (s *selection) fillCompared(index *kvindex.Index) {
 		if t.asked {
 			in.Queued[i], in.Usage[i] = t.scraped.Queued, t.scraped.Usage
 		}
+		in.Held[i] = s.held(i)
 		in.Stored[i] = float64(index.Blocks(t.in) * max(1, t.size))
 		in.Draw[i] = draw(from, t.place)
 	}

@@ -22,9 +22,9 @@ type External struct {
 
 // external is what was last told of a target, and what of it counts.
 type external struct {
+	now  External
 	told External
 	at   time.Time // zero for never
-	now  External
 
 	counted int // of the worker's host.external
 }

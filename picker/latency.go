@@ -101,7 +101,7 @@ func (l *Latency) work(held, prompt float64) float64 {
 	if l.AttentionTokens == 0 {
 		return n
 	}
-	return n + n*(held+n/2)/l.AttentionTokens
+	return n * (1 + (held+n/2)/l.AttentionTokens)
 }
 
 // What a pick expects to be in its worker's cache is believed for a little longer than

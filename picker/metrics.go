@@ -14,19 +14,19 @@ import (
 // (infera/server/metrics.py). What a pick touches is resolved beforehand, for a
 // lookup by label costs more than the scoring of a small fleet.
 type metrics struct {
-	picks     *prometheus.CounterVec
-	hits      *prometheus.HistogramVec
-	blocks    *prometheus.HistogramVec
-	skipped   *prometheus.CounterVec
-	retention *prometheus.CounterVec
-	reasons   *prometheus.CounterVec
-	prompt    *prometheus.CounterVec
-	hit       *prometheus.CounterVec
-	outcomes  *prometheus.CounterVec
-	sessions  *prometheus.CounterVec
-	shadow    *prometheus.CounterVec
-	shadowTime  *prometheus.HistogramVec
-	shadowHit *prometheus.HistogramVec
+	picks      *prometheus.CounterVec
+	hits       *prometheus.HistogramVec
+	blocks     *prometheus.HistogramVec
+	skipped    *prometheus.CounterVec
+	retention  *prometheus.CounterVec
+	reasons    *prometheus.CounterVec
+	prompt     *prometheus.CounterVec
+	hit        *prometheus.CounterVec
+	outcomes   *prometheus.CounterVec
+	sessions   *prometheus.CounterVec
+	shadow     *prometheus.CounterVec
+	shadowTime *prometheus.HistogramVec
+	shadowHit  *prometheus.HistogramVec
 
 	multimodal  prometheus.Counter
 	byRetention [RetentionLong + 1]prometheus.Counter
@@ -167,7 +167,7 @@ func (m *metrics) shadowed(s *selection) {
 		name := sh.policy.name
 		c = &shadowMetrics{
 			same: m.shadow.WithLabelValues(name, "same"), other: m.shadow.WithLabelValues(name, "other"),
-			none: m.shadow.WithLabelValues(name, "none"),
+			none:    m.shadow.WithLabelValues(name, "none"),
 			seconds: m.shadowTime.WithLabelValues(name), tokens: m.shadowHit.WithLabelValues(name),
 		}
 		m.byShadow[sh.policy] = c

@@ -130,7 +130,7 @@ func (p *Picker) reserve(now time.Time, s *selection, req *Request, i int, permi
 	t := s.rows[i].t
 	before := t.active()
 	l := leg{
-		t: t, in: t.in, permit: permit, at: now, unary: req.Unary, work: s.work(i),
+		t: t, in: t.in, permit: permit, at: now.UnixNano(), unary: req.Unary, work: s.work(i),
 		plain:  int64(s.pool.unit),
 		prompt: int64(max(s.total, float64(req.Tokens))),
 	}
@@ -157,7 +157,7 @@ func (p *Picker) reserve(now time.Time, s *selection, req *Request, i int, permi
 		t.images.saw(req.Images)
 	}
 	rec.legs[rec.n] = l
-	rec.legs[rec.n].start(now)
+	rec.legs[rec.n].start()
 	rec.legs[rec.n].added = t.active() - before
 	rec.n++
 }

@@ -23,13 +23,14 @@ type evidence struct {
 }
 
 // sample adds a request whose prefill took from one moment to another. The moments
-// are the later of its dispatch and the worker's first token before, and its own.
-func (e *evidence) sample(te float64, from, to time.Time) {
+// are the later of its dispatch and the worker's first token before, and its own, in
+// Unix ns.
+func (e *evidence) sample(te float64, from, to int64) {
 	if te <= 0 {
 		return
 	}
 	e.te = e.te*sampleDecay + te
-	e.ms = e.ms*sampleDecay + max(0, milliseconds(to.Sub(from)))
+	e.ms = e.ms*sampleDecay + max(0, milliseconds(to-from))
 }
 
 // fade takes from the weight of what was learned the given time ago.
@@ -38,7 +39,7 @@ func (e *evidence) fade(d time.Duration) {
 	e.te, e.ms = e.te*f, e.ms*f
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+func milliseconds(ns int64) float64 { return float64(ns) * (1.0 / float64(time.Millisecond)) }
 
 // RateSource is where a target's rate comes from.
 type RateSource uint8
@@ -65,31 +66,41 @@ func (t *target) source() RateSource {
 	return RateStart
 }
 
-// weight returns t's part in the fleet's average.
-func (t *target) weight() (te, ms float64) {
-	if t.external.now.Rate > 0 {
-		return t.external.now.Rate * fleetMass, fleetMass
+// add adds t's part in the fleet's average.
+func (e *evidence) add(t *target) {
+	if rate := t.external.now.Rate; rate > 0 {
+		e.te, e.ms = e.te+rate*fleetMass, e.ms+fleetMass
+		return
 	}
-	return t.seen.te, t.seen.ms
+	e.te, e.ms = e.te+t.seen.te, e.ms+t.seen.ms
 }
 
 // pace returns t's milliseconds per te, where the fleet's are the given ones.
 func (t *target) pace(fleet float64) float64 {
-	if t.external.now.Rate > 0 {
-		return 1 / min(fastest, max(slowest, t.external.now.Rate))
+	if rate := t.external.now.Rate; rate > 0 {
+		return bounded(1 / rate)
 	}
 	if t.seen.te == 0 {
 		return fleet
 	}
-	return bounded((t.seen.ms + fleetMass) / (t.seen.te + fleetMass/fleet))
+	return bounded(fleet * (t.seen.ms + fleetMass) / (fleet*t.seen.te + fleetMass))
 }
 
-// fleetPace returns the fleet's milliseconds per te from the sums of its targets.
-func (l *Latency) fleetPace(te, ms float64) float64 {
-	return bounded((ms + fleetMass) / (te + fleetMass*l.StartRate))
+// fleetPace returns the fleet's milliseconds per te from what all of its targets have
+// taught.
+func (l *Latency) fleetPace(e evidence) float64 {
+	return bounded((e.ms + fleetMass) / (e.te + fleetMass*l.StartRate))
 }
 
-func bounded(pace float64) float64 { return min(1/slowest, max(1/fastest, pace)) }
+func bounded(pace float64) float64 {
+	switch {
+	case pace < 1/fastest:
+		return 1 / fastest
+	case pace > 1/slowest:
+		return 1 / slowest
+	}
+	return pace
+}
 
 // fadeRates lets what was learned fade.
 func (p *Picker) fadeRates(d time.Duration) {
@@ -104,10 +115,10 @@ func (p *Picker) fadeRates(d time.Duration) {
 }
 
 // enqueue puts l, which is about to be sent, at the end of its target's queue.
-func (l *leg) enqueue(now time.Time) {
+func (l *leg) enqueue() {
 	t := l.t
 	if t.tail == nil {
-		t.head, t.progress = l, now
+		t.head, t.progress = l, l.at
 	} else {
 		t.tail.next, l.prev = l, t.tail
 	}
@@ -124,14 +135,10 @@ func (l *leg) dequeue(now time.Time, prefilled bool) {
 	}
 	t := l.t
 	if prefilled && !l.unary {
-		from := l.at
-		if t.progress.After(from) {
-			from = t.progress
-		}
-		t.seen.sample(l.work, from, now)
+		t.seen.sample(l.work, max(l.at, t.progress), now.UnixNano())
 	}
 	if prefilled || t.head == l {
-		t.progress = now
+		t.progress = now.UnixNano()
 	}
 	if l.prev == nil {
 		t.head = l.next
@@ -149,15 +156,17 @@ func (l *leg) dequeue(now time.Time, prefilled bool) {
 	}
 }
 
-// ahead returns the te that t would compute before a request that comes at now. What
-// it may have done since its last first token is the request at the head of its
-// queue at most: that one has no first token yet. So a worker that stands still does
-// not seem to be getting free.
-func (t *target) ahead(now time.Time, pace float64) float64 {
-	queue := t.queue
-	if t.head != nil {
-		done := milliseconds(now.Sub(t.progress)) / pace
-		queue -= max(0, min(done, t.head.work))
+// ahead returns the te of the queue that t would compute before a request that comes
+// at now; the queue is not empty. What it may have done since its last first token is
+// the request at the head at most: that one has no first token yet. So a worker that
+// stands still does not seem to be getting free.
+func (t *target) ahead(now int64, pace float64) float64 {
+	done := milliseconds(now-t.progress) / pace
+	if done > t.head.work {
+		done = t.head.work
 	}
-	return max(0, queue) + t.external.now.PrefillTokens
+	if done < 0 {
+		done = 0 // an older now than the target's
+	}
+	return max(0, t.queue-done)
 }

@@ -20,18 +20,18 @@ func (p *Picker) Rates() []Rate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	type group struct{ model, role string }
-	type sums struct{ te, ms float64 }
-	of := make(map[group]sums)
+	of := make(map[group]evidence)
 	rows := p.tab.Load().rows
 	for _, r := range rows {
-		te, ms := r.t.weight()
 		g := group{r.Worker.Model, r.t.role}
-		of[g] = sums{of[g].te + te, of[g].ms + ms}
+		e := of[g]
+		e.add(r.t)
+		of[g] = e
 	}
 	rates := make([]Rate, 0, len(rows))
 	for _, r := range rows {
 		g := of[group{r.Worker.Model, r.t.role}]
-		rates = append(rates, Rate{r.Key, 1 / r.t.pace(p.cfg.Latency.fleetPace(g.te, g.ms)), r.t.source()})
+		rates = append(rates, Rate{r.Key, 1 / r.t.pace(p.cfg.Latency.fleetPace(g)), r.t.source()})
 	}
 	slices.SortFunc(rates, func(a, b Rate) int { return strings.Compare(a.Target, b.Target) })
 	return rates

@@ -223,6 +223,8 @@ func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
 		in.Prompt = in.Unit
 	}
 	faint := faintest * in.Unit
+	timed := len(in.Queue) > 0
+	var fleet evidence
 	for i, r := range s.rows {
 		t := r.t
 		in.Out[i] = s.why[i] != eligible
@@ -247,17 +249,27 @@ func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
 			in.Missing[i] = float64(t.images.missing(req.Images))
 		}
 		s.size[i], s.mode[i] = t.size, t.mode
+		if timed {
+			fleet.add(t)
+		}
 	}
 	limit := math.MaxInt
 	if s.policy.fair || s.shadow.fair() {
 		limit = s.herd()
 	}
+	now := s.at.UnixNano()
+	if timed {
+		in.FleetPace = s.latency.fleetPace(fleet)
+	}
 	for i, r := range s.rows {
 		s.overlap(i, r.t, limit)
+		if timed {
+			s.fillTimed(i, r.t, now)
+		}
 	}
-	s.fillHeld()
-	s.fillTimed()
-	s.fillCompared(index)
+	if len(in.Draw) > 0 {
+		s.fillCompared(index)
+	}
 }
 
 // faintest is the recent charge, in blocks, that counts as none (Infera

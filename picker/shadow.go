@@ -35,7 +35,7 @@ func (s *selection) estimate(i int) float64 {
 		if s.latency.TransferRate == 0 {
 			return 0
 		}
-		return max(0, in.Prompt-in.Held[i]) / s.latency.TransferRate
+		return max(0, in.Prompt-s.held(i)) / s.latency.TransferRate
 	}
 	return (in.Queue[i] + in.Work[i]) * in.Pace[i]
 }

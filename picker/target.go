@@ -29,9 +29,9 @@ type target struct {
 	external external // what others have in flight on it
 	led      ledger
 
-	queue      float64   // te of the pending ones
-	head, tail *leg      // the pending ones in order
-	progress   time.Time // when the queue last was empty, or got shorter at its head
+	queue      float64 // te of the pending ones
+	head, tail *leg    // the pending ones in order
+	progress   int64   // when the queue last was empty, or got shorter at its head; Unix ns
 	seen       evidence
 	scraped    Scraped
 	asked      bool   // there is a scraped
@@ -66,14 +66,14 @@ type leg struct {
 	prompt  int64 // tokens of the prompt
 	added   int64 // tokens that it added to those of distinct blocks in flight
 
-	at         time.Time // of the pick
-	work       float64   // te to prefill
-	next, prev *leg      // in the queue of t
+	at         int64   // of the pick, Unix ns
+	work       float64 // te to prefill
+	next, prev *leg    // in the queue of t
 }
 
 // start takes the load of l, which stays where it is until it stops.
-func (l *leg) start(now time.Time) {
-	l.enqueue(now)
+func (l *leg) start() {
+	l.enqueue()
 	t := l.t
 	t.requests++
 	t.host.requests++

@@ -8,16 +8,20 @@ package scorer
 // Waiting prices the time until a candidate would begin with the request: what is
 // queued there before it, at the candidate's own pace.
 func Waiting(in *Input, weight float64, cost []float64) {
+	pace := in.Pace[:len(in.Queue)]
+	cost = cost[:len(in.Queue)]
 	for i, te := range in.Queue {
-		cost[i] += weight * te * in.Pace[i]
+		cost[i] += weight * te * pace[i]
 	}
 }
 
 // Prefill prices the time that a candidate would compute the prompt's part that it
 // does not hold, at its own pace.
 func Prefill(in *Input, weight float64, cost []float64) {
+	pace := in.Pace[:len(in.Work)]
+	cost = cost[:len(in.Work)]
 	for i, te := range in.Work {
-		cost[i] += weight * te * in.Pace[i]
+		cost[i] += weight * te * pace[i]
 	}
 }
 
@@ -26,6 +30,7 @@ func Prefill(in *Input, weight float64, cost []float64) {
 // blame, and flooded in a mixed fleet.
 func Later(in *Input, weight float64, cost []float64) {
 	weight *= in.FleetPace
+	cost = cost[:len(in.Work)]
 	for i, te := range in.Work {
 		cost[i] += weight * te
 	}
@@ -35,8 +40,10 @@ func Later(in *Input, weight float64, cost []float64) {
 // at the fleet's pace: prefill and decode share the engine's steps.
 func Stalled(in *Input, weight float64, cost []float64) {
 	weight *= in.FleetPace
+	decoders := in.Decoders[:len(in.Work)]
+	cost = cost[:len(in.Work)]
 	for i, te := range in.Work {
-		cost[i] += weight * te * in.Decoders[i]
+		cost[i] += weight * te * decoders[i]
 	}
 }
 
@@ -58,7 +65,7 @@ func Running(in *Input, weight float64, cost []float64) {
 // Transfer prices the prompt tokens whose KV cache a decode worker does not hold
 // and a prefill worker would have to send it.
 func Transfer(in *Input, weight float64, cost []float64) {
-	for i, held := range in.Held {
-		cost[i] += weight * max(0, in.Prompt-held)
+	for i, hit := range in.Hit {
+		cost[i] += weight * max(0, in.Prompt-hit)
 	}
 }

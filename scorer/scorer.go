@@ -26,8 +26,8 @@ type Columns uint8
 
 // Groups of columns. Policies say what they read, so that none pays for another's.
 const (
-	Timed    Columns = 1 << iota // Queue, Pace, Work and Held
-	Compared                     // Queued, Usage, Stored, Draw and Held
+	Timed    Columns = 1 << iota // Queue, Pace and Work
+	Compared                     // Held, Queued, Usage, Stored and Draw
 	Basic    Columns = 0
 	All              = Timed | Compared
 )
@@ -53,11 +53,11 @@ type Input struct {
 	Context  []float64 // prompt tokens of these: what they hold resident
 	Out      []bool    // it cannot be chosen: for scorers that compare candidates with each other
 
-	Held  []float64 // of Timed or Compared: Hit, and what a burst has used up of it
 	Queue []float64 // of Timed: te before it could begin
 	Work  []float64 // of Timed: te that the request is to it
 	Pace  []float64 // of Timed: milliseconds that it takes per te
 
+	Held   []float64 // of Compared: Hit, and what a burst has used up of it
 	Queued []float64 // of Compared: requests that its engine had not begun when it was last asked; as the ledger has them where it was not
 	Usage  []float64 // of Compared: share of its KV memory in use when it was last asked; 0 where it was not
 	Stored []float64 // of Compared: tokens that are known to be in its cache
@@ -116,7 +116,7 @@ func (in *Input) columns() [18]column {
 		{&in.Waiting, Basic},
 		{&in.Decoders, Basic},
 		{&in.Context, Basic},
-		{&in.Held, Timed | Compared},
+		{&in.Held, Compared},
 		{&in.Queue, Timed},
 		{&in.Work, Timed},
 		{&in.Pace, Timed},

@@ -68,7 +68,7 @@ func TestEachScorerAddsItsPrice(t *testing.T) {
 		{"stalled", 0.05, []float64{0.05 * 900 * 1300 * 0.5, 0.05 * 901 * 1301 * 0.5}},
 		{"resident", 0.01, []float64{10, 10.01}},
 		{"running", 2, []float64{1800, 1802}},
-		{"transfer", 0.01, []float64{39, 38.99}},
+		{"transfer", 0.01, []float64{48, 47.99}},
 
 		{"dynamo", 1, []float64{800 + 5000 - 1100 + 400 + 5000, 801 + 5000 - 1101 + 401 + 5000}},
 		{"dynamo-lmetric", 1, []float64{4700 * (400 + 5000 + 16), 4700 * (401 + 5000 + 16)}},

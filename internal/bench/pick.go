@@ -26,11 +26,13 @@ const (
 	pickRounds     = 25 // the median counts
 	picksPerRound  = 1_000
 	pickWarmRounds = 10
+	pickTurn       = 5 // rounds of one policy before the next has its turn
 )
 
 // PickRow is the cost of one pick with its first token and its end.
 type PickRow struct {
 	Policy   string  `json:"policy"`
+	Shadow   string  `json:"shadow,omitempty"` // a second policy that is asked too
 	Workers  int     `json:"workers"`
 	Blocks   int     `json:"blocks"`
 	Us       float64 `json:"us"` // CPU time of a pick, its first token and its end
@@ -38,9 +40,21 @@ type PickRow struct {
 	HitShare float64 `json:"hit_share"` // picks whose whole prompt was on the chosen worker
 	NewShare float64 `json:"new_share"` // picks of prompts never seen
 	Picks    int     `json:"picks"`
+
+	// OverKVAware is Us over that of kv-aware beside the same workers, measured in
+	// turns with it.
+	OverKVAware float64 `json:"over_kv_aware,omitempty"`
 }
 
-// Pick measures the kv-aware pick and prints {"rows":[…]}. It takes no arguments.
+// pickCases are the policies that are measured.
+var pickCases = [...]struct{ policy, shadow string }{
+	{picker.KVAware, ""},
+	{picker.LeastLatency, ""},
+	{picker.KVAware, picker.LeastLatency},
+}
+
+// Pick measures picks by kv-aware, by least-latency, and by the one with the other as
+// its shadow, and prints {"rows":[…]}. It takes no arguments.
 func Pick(ctx context.Context, args []string, out, log io.Writer) error {
 	if len(args) > 0 {
 		return fmt.Errorf("bench pick takes no arguments, got %q", args)
@@ -49,45 +63,91 @@ func Pick(ctx context.Context, args []string, out, log io.Writer) error {
 		Rows []PickRow `json:"rows"`
 	}
 	for _, workers := range []int{8, 200, 1000} {
-		row, err := measurePick(ctx, workers)
+		rows, err := measurePicks(ctx, workers)
 		if err != nil {
 			return fmt.Errorf("bench pick, %d workers: %w", workers, err)
 		}
-		fmt.Fprintf(log, "%d workers: %.2f us, %g allocations\n", workers, row.Us, row.Allocs)
-		result.Rows = append(result.Rows, row)
+		for i := range rows {
+			r := &rows[i]
+			fmt.Fprintf(log, "%d workers, %s%s: %.2f us, %g allocations\n", workers, r.Policy, r.beside(), r.Us, r.Allocs)
+		}
+		result.Rows = append(result.Rows, rows...)
 	}
 	return PrintJSON(out, result)
 }
 
-func measurePick(ctx context.Context, workers int) (PickRow, error) {
-	p, load, err := newPickLoad(workers)
-	if err != nil {
-		return PickRow{}, err
+func (r *PickRow) beside() string {
+	if r.Shadow == "" {
+		return ""
 	}
-	row := PickRow{Policy: picker.KVAware, Workers: workers, Blocks: pickBlocks}
-	var us []float64
-	var total pickStats
-	for round := range pickWarmRounds + pickRounds {
-		if err := ctx.Err(); err != nil {
-			return PickRow{}, err
-		}
-		cost, stats, err := load.measure(p)
+	return " with the shadow " + r.Shadow
+}
+
+// measurePicks measures the cases some rounds each in turn, so that what else the machine
+// does falls on all of them.
+func measurePicks(ctx context.Context, workers int) ([]PickRow, error) {
+	runs := make([]pickRun, len(pickCases))
+	for i, c := range pickCases {
+		p, load, err := newPickLoad(workers, c.policy, c.shadow)
 		if err != nil {
-			return PickRow{}, err
+			return nil, err
 		}
-		if round < pickWarmRounds {
-			continue
-		}
-		us = append(us, cost.us)
-		row.Allocs = max(row.Allocs, cost.allocs)
-		row.Picks += picksPerRound
-		total.hits += stats.hits
-		total.fresh += stats.fresh
+		runs[i] = pickRun{p: p, load: load, row: PickRow{Policy: c.policy, Shadow: c.shadow, Workers: workers, Blocks: pickBlocks}}
 	}
-	row.Us = Round(Median(us), 2)
-	row.HitShare = Round(float64(total.hits)/float64(row.Picks), 3)
-	row.NewShare = Round(float64(total.fresh)/float64(row.Picks), 3)
-	if row.HitShare < 0.4 || row.NewShare < 0.4 || row.Us <= 0 {
+	for turn := range (pickWarmRounds + pickRounds) / pickTurn {
+		for i := range runs {
+			for range pickTurn {
+				if err := ctx.Err(); err != nil {
+					return nil, err
+				}
+				if err := runs[i].round(turn >= pickWarmRounds/pickTurn); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	rows := make([]PickRow, len(runs))
+	for i := range runs {
+		var err error
+		if rows[i], err = runs[i].result(); err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			rows[i].OverKVAware = Round(rows[i].Us/rows[0].Us, 2)
+		}
+	}
+	return rows, nil
+}
+
+// pickRun is the measurement of one case.
+type pickRun struct {
+	p     *picker.Picker
+	load  *pickLoad
+	row   PickRow
+	us    []float64
+	total pickStats
+}
+
+// round does one round, which counts or only warms.
+func (r *pickRun) round(counts bool) error {
+	cost, stats, err := r.load.measure(r.p)
+	if err != nil || !counts {
+		return err
+	}
+	r.us = append(r.us, cost.us)
+	r.row.Allocs = max(r.row.Allocs, cost.allocs)
+	r.row.Picks += picksPerRound
+	r.total.hits += stats.hits
+	r.total.fresh += stats.fresh
+	return nil
+}
+
+func (r *pickRun) result() (PickRow, error) {
+	row := r.row
+	row.Us = Round(Median(r.us), 2)
+	row.HitShare = Round(float64(r.total.hits)/float64(row.Picks), 3)
+	row.NewShare = Round(float64(r.total.fresh)/float64(row.Picks), 3)
+	if row.HitShare < 0.3 || row.NewShare < 0.4 || row.Us <= 0 {
 		return PickRow{}, fmt.Errorf("measured something else: %+v", row)
 	}
 	return row, nil
@@ -134,7 +194,7 @@ type pickLoad struct {
 	lists [1]kvindex.Blocks
 }
 
-func newPickLoad(workers int) (*picker.Picker, *pickLoad, error) {
+func newPickLoad(workers int, policy, shadow string) (*picker.Picker, *pickLoad, error) {
 	store := new(fleet.Store)
 	list := make([]*fleet.Worker, workers)
 	for i := range list {
@@ -146,7 +206,7 @@ func newPickLoad(workers int) (*picker.Picker, *pickLoad, error) {
 	fleet.NewFeed(store).Replace(list)
 	index := kvindex.New(kvindex.DefaultConfig())
 	cfg := picker.DefaultConfig()
-	cfg.OverlapWeight, cfg.Seed = 20, 1
+	cfg.Policy, cfg.Shadow, cfg.OverlapWeight, cfg.Seed = policy, shadow, 20, 1
 	p, err := picker.New(cfg, store, index, breaker.NewSet(breaker.DefaultConfig()))
 	if err != nil {
 		return nil, nil, err
