@@ -122,6 +122,8 @@ func (c *Config) requests() []setting {
 	return []setting{
 		{name: "router-mode", process: true, restart: true, group: "Requests", in: Forwarder, usage: "auto picks in this process; direct obeys the x-worker-instance-id of an endpoint picker, and picks when it is absent", value: oneOf((*string)(&c.Forward.Mode), "auto", "direct")},
 		{name: "direct-failover", group: "Requests", in: Forwarder, usage: "in direct mode, try an alternate worker when the named one fails before the first byte", value: boolValue(&c.Forward.DirectFailover)},
+		{name: "direct-fallback", group: "Requests", in: Forwarder, usage: "what becomes of a request whose named worker this forwarder does not know: refuse answers 503 stale_worker, policy picks by itself", value: oneOf((*string)(&c.Forward.DirectFallback), "refuse", "policy")},
+		{name: "own-worker-id", process: true, restart: true, group: "Requests", in: Forwarder, usage: "the worker that this forwarder stands beside, which it serves when a gateway falls back to it; empty tells it by the address at which the gateway came", value: stringValue(&c.Forward.OwnWorker)},
 		{name: "request-transport", process: true, restart: true, group: "Requests", in: Forwarder, usage: "how requests reach a worker", value: oneOf(&c.RequestTransport, "nats", "http")},
 		{name: "request-max-retries", group: "Requests", in: Forwarder, usage: "further attempts on alternate workers, before the first byte only; 0 fails fast", value: intValue(&c.Forward.MaxRetries, 0, 5)},
 		{name: "connect-retry-same-ep", legacy: []string{"LLB_PD_CONNECT_RETRY_SAME_EP"}, clamp: true, group: "Requests", in: Forwarder, usage: "further dials of a worker that was picked for what it holds (cached blocks, a session, a leg of a pair) and cannot be dialed; clamped to 3", value: intValue(&c.Forward.ConnectRetrySameEP, 0, 3)},
@@ -151,6 +153,7 @@ func (c *Config) requests() []setting {
 		{name: "max-body", restart: true, group: "Requests", in: Both, usage: "largest request body in bytes; above it 413", value: c.maxBody()},
 		{name: "max-buffered", restart: true, group: "Requests", in: Both, usage: "memory in bytes for the bodies of all open requests together; above it 429; 0 for no limit", value: c.maxBuffered()},
 		{name: "body-chunk", restart: true, group: "Requests", in: EPP, usage: "largest piece of a body handed back to the gateway, in bytes", value: intValue(&c.ExtProc.ChunkSize, 1024, 1<<30)},
+		{name: "epp-fallback-endpoints", restart: true, group: "Requests", in: EPP, usage: "endpoints that an answer names, the best first, for gateways that take the next when they cannot reach one (override_host with a retry policy); 1 is the best alone, which ORIGINAL_DST clusters need", value: intValue(&c.ExtProc.Endpoints, 1, 8)},
 		{name: "clear-route-cache", restart: true, group: "Requests", in: EPP, usage: "make the gateway select the route again after a pick", value: boolValue(&c.ExtProc.ClearRouteCache)},
 		{name: "max-in-flight", restart: true, group: "Requests", in: EPP, usage: "open requests above which new ones get 429; 0 for no limit", value: intValue(&c.ExtProc.MaxInFlight, 0, 1<<30)},
 	}

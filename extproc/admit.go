@@ -11,6 +11,7 @@ import (
 	"pointsman/admission"
 	"pointsman/fleet"
 	"pointsman/picker"
+	"pointsman/trust"
 )
 
 // errStreamEnded ends the wait of a request whose stream has ended.
@@ -69,10 +70,33 @@ func (x *exchange) choose(now time.Time) error {
 	if x.s.cfg.Conformance {
 		x.route.extra = append(x.route.extra[:0], header{headerEcho, headerConformance + ":" + string(x.route.destination)})
 	}
+	x.sign(now)
 	if dec.OverCap && x.s.deps.Gate != nil && !x.bypasses() {
 		return admission.ErrOverCap
 	}
 	return nil
+}
+
+// sign vouches for the route, where forwarders ask for that. A request without an
+// ID gets one: a ticket of no request would be good for any.
+func (x *exchange) sign(now time.Time) {
+	keys := x.s.deps.Keys
+	if keys == nil {
+		return
+	}
+	r := &x.route
+	if r.id = ""; x.rid == "" {
+		r.id = trust.NewID(now)
+		x.rid = r.id
+	}
+	signed := trust.Route{
+		RequestID: x.rid, Worker: r.worker, Prefill: r.prefill, Fallback: string(r.fallback), Host: string(x.host),
+		Rank: string(r.rank), PrefillRank: string(r.prefillRank),
+	}
+	if r.alone {
+		signed.PrefillSkip = skip
+	}
+	r.ticket = keys.Sign(r.ticket[:0], now, &signed)
 }
 
 // places counts the workers that x's request could go to, for the bound of the

@@ -36,7 +36,7 @@ const eosTail = "\x10\x01"
 // assembler builds answers. One is shared by all streams.
 type assembler struct {
 	pool    *bufferPool
-	control [14]controlHeader
+	control []controlHeader
 	clear   bool // ask for a new route selection
 	tail    mem.Buffer
 	plain   [answerResponseTrailers + 1]mem.BufferSlice // answers that change nothing
@@ -45,7 +45,7 @@ type assembler struct {
 func newAssembler(cfg Config, pool *bufferPool) *assembler {
 	a := &assembler{
 		pool:    pool,
-		control: controlHeaders(),
+		control: controls[:],
 		clear:   cfg.ClearRouteCache,
 		tail:    mem.SliceBuffer(eosTail),
 	}
@@ -158,8 +158,13 @@ type route struct {
 	prefillRank []byte // the same of the prefill worker
 	alone       bool   // the decode worker does without a prefill worker
 
-	extra []header // further headers to set
-	body  []byte   // what replaces a buffered body; nil leaves it
+	extra    []header // further headers to set
+	body     []byte   // what replaces a buffered body; nil leaves it
+	fallback []byte   // IDs of the workers behind the first destination; empty for none
+	ticket   []byte   // vouches for the above; empty for none
+	id       string   // request ID, where the request has none; "" else
+
+	forged []string // further headers that a client sent and that must not pass
 }
 
 // header is a header to set.
@@ -184,6 +189,15 @@ func (r *route) routed() routed {
 	}
 	if r.alone {
 		set |= routedSkip
+	}
+	if len(r.fallback) > 0 {
+		set |= routedFallback
+	}
+	if len(r.ticket) > 0 {
+		set |= routedTicket
+	}
+	if r.id != "" {
+		set |= routedID
 	}
 	return set
 }
@@ -246,6 +260,18 @@ func (a *assembler) mutationSize(r *route, set routed) int {
 	for i := range r.extra {
 		n += lenField(setHeaderSize(r.extra[i].name, len(r.extra[i].value)))
 	}
+	if set&routedFallback != 0 {
+		n += lenField(setHeaderSize(HeaderFallback, len(r.fallback)))
+	}
+	if set&routedTicket != 0 {
+		n += lenField(setHeaderSize(HeaderTicket, len(r.ticket)))
+	}
+	if set&routedID != 0 {
+		n += lenField(setHeaderSize(HeaderRequestID, len(r.id)))
+	}
+	for _, name := range r.forged {
+		n += lenField(len(name))
+	}
 	for i := range a.control {
 		if a.control[i].set&set == 0 {
 			n += lenField(len(a.control[i].name))
@@ -273,6 +299,18 @@ func (a *assembler) appendMutation(dst []byte, r *route, set routed) []byte {
 	}
 	for i := range r.extra {
 		dst = appendSetHeader(dst, r.extra[i].name, r.extra[i].value)
+	}
+	if set&routedFallback != 0 {
+		dst = appendSetHeader(dst, HeaderFallback, r.fallback)
+	}
+	if set&routedTicket != 0 {
+		dst = appendSetHeader(dst, HeaderTicket, r.ticket)
+	}
+	if set&routedID != 0 {
+		dst = appendSetHeader(dst, HeaderRequestID, r.id)
+	}
+	for _, name := range r.forged {
+		dst = append(appendLen(dst, 2, len(name)), name...)
 	}
 	// A header is never both set and removed: data planes differ in which of
 	// the two they do first.

@@ -40,7 +40,8 @@ func setOption(key, value string) *corev3.HeaderValueOption {
 func TestRouteAnswersEqualTheGeneratedTypes(t *testing.T) {
 	control := []string{
 		HeaderDestination, HeaderWorker, HeaderPrefill, HeaderRank, HeaderPrefillRank, HeaderPrefillSkip,
-		"x-dynamo-worker-instance-id", "x-dp-rank", "x-prefill-dp-rank", HeaderServed, HeaderSubset,
+		HeaderFallback, HeaderTicket, "x-dynamo-worker-instance-id", "x-dynamo-prefill-instance-id", "x-dp-rank", "x-prefill-dp-rank",
+		"x-prefiller-host-port", HeaderServed, HeaderSubset,
 		HeaderFairness, HeaderObjective, HeaderRewrite,
 	}
 	cases := []struct {
@@ -73,6 +74,14 @@ func TestRouteAnswersEqualTheGeneratedTypes(t *testing.T) {
 			[]*corev3.HeaderValueOption{
 				setOption(HeaderDestination, "h:1"), setOption(HeaderWorker, "w"), setOption(HeaderPrefill, "p"),
 				setOption(HeaderRank, "7"), setOption(HeaderPrefillRank, "12"),
+			},
+		},
+		{
+			"two endpoints, signed, for a request without an ID",
+			route{destination: []byte("h:1,i:2"), worker: "w", fallback: []byte("v"), ticket: []byte("v1,2,x"), id: "r"},
+			[]*corev3.HeaderValueOption{
+				setOption(HeaderDestination, "h:1,i:2"), setOption(HeaderWorker, "w"), setOption(HeaderFallback, "v"),
+				setOption(HeaderTicket, "v1,2,x"), setOption(HeaderRequestID, "r"),
 			},
 		},
 		{

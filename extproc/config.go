@@ -34,6 +34,10 @@ type Config struct {
 	// DestinationPort is the forwarders' port where a worker's record names no
 	// endpoint. Default 8000.
 	DestinationPort int
+	// Endpoints is how many endpoints an answer names, the best first: a gateway that
+	// cannot reach one takes the next. 1 to 8; more than 1 only behind gateways that
+	// take a list, for ORIGINAL_DST clusters answer 503 to one. Default 1.
+	Endpoints int
 	// ClearRouteCache asks Envoy to select the route again after the routing
 	// headers are set. Needed only where a route matches on them; otherwise it
 	// may re-roll a weighted choice of pools. Default false.
@@ -78,12 +82,17 @@ func DefaultConfig() Config {
 		MaxMessage:      64 << 20,
 		ChunkSize:       62000,
 		DestinationPort: 8000,
+		Endpoints:       1,
 		Secure:          true,
 		DrainDelay:      5 * time.Second,
 		DrainTimeout:    300 * time.Second,
 		ReadyInterval:   500 * time.Millisecond,
 	}
 }
+
+// maxEndpoints bounds Config.Endpoints: a gateway that has failed as often has other
+// troubles.
+const maxEndpoints = 8
 
 // messageOverhead is room for what surrounds a body in its message.
 const messageOverhead = 64 << 10
@@ -105,6 +114,7 @@ func (c Config) Validate() error {
 	if err := c.Admission.Validate(); err != nil {
 		errs = append(errs, err)
 	}
+	check(c.Endpoints >= 1 && c.Endpoints <= maxEndpoints, "endpoints per answer %d: must be 1 to %d", c.Endpoints, maxEndpoints)
 	check(c.DestinationPort > 0 && c.DestinationPort < 1<<16, "destination port %d: must be 1 to 65535", c.DestinationPort)
 	check((c.CertFile == "") == (c.KeyFile == ""), "certificate %q and key %q: give both or none", c.CertFile, c.KeyFile)
 	check(c.Secure || c.CertFile == "", "certificate %q: given, but secure serving is off", c.CertFile)

@@ -28,7 +28,9 @@ type exchange struct {
 	begun  bool // its headers came
 	api    prompt.Kind
 	method []byte // scratch
-	id     string // x-request-id; "" for none
+	id     string // x-request-id, as far as logs and records want it; "" for none
+	rid    string // by which the forwarder knows the request; "" for none
+	host   []byte // the authority; scratch
 
 	conversation []byte // x-conversation-id; scratch
 	credential   []byte // authorization, which keeps conversations apart; scratch
@@ -237,6 +239,10 @@ func (x *exchange) end() {
 		s: x.s, ticket: x.ticket, out: x.out[:0], tail: x.tail, method: x.method[:0], subset: x.subset, body: x.body,
 		scan: x.scan, prep: x.prep, sizes: x.sizes[:0],
 		conversation: x.conversation[:0], credential: x.credential[:0],
-		route: route{destination: x.route.destination[:0], rank: x.route.rank[:0], extra: x.route.extra[:0]},
+		host: x.host[:0],
+		route: route{
+			destination: x.route.destination[:0], rank: x.route.rank[:0], prefillRank: x.route.prefillRank[:0],
+			fallback: x.route.fallback[:0], ticket: x.route.ticket[:0], forged: x.route.forged[:0], extra: x.route.extra[:0],
+		},
 	}
 }

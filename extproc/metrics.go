@@ -70,6 +70,7 @@ type metrics struct {
 	malformed prometheus.Counter
 	elsewhere prometheus.Counter
 	rewritten *prometheus.CounterVec
+	moved     prometheus.Counter
 
 	usageRequests  prometheus.Counter
 	usagePrompt    prometheus.Counter
@@ -107,6 +108,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 		}, []string{"rewrite"}),
 		panics:         counter("pointsman_epp_panics_total", "Requests that a bug ended; each is answered with 500."),
 		malformed:      counter("pointsman_epp_malformed_messages_total", "Messages from the gateway that are no ext-proc request."),
+		moved:          counter("pointsman_epp_reservations_moved_total", "Reservations moved to the worker that served, for the gateway passed over the first of the list."),
 		elsewhere:      counter("pointsman_epp_served_elsewhere_total", "Responses that another endpoint than the picked one served."),
 		usageRequests:  counter("pointsman_epp_usage_requests_total", "Responses in which the engine reported usage."),
 		usagePrompt:    counter("pointsman_epp_usage_prompt_tokens_total", "Prompt tokens that engines reported."),
@@ -145,7 +147,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 func (m *metrics) register(reg prometheus.Registerer) error {
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.openGauge, m.buffered, m.requests, m.refused, m.pick, m.bytes, m.panics, m.malformed, m.elsewhere, m.rewritten,
+		m.openGauge, m.buffered, m.requests, m.refused, m.pick, m.bytes, m.panics, m.malformed, m.elsewhere, m.moved, m.rewritten,
 		m.usageRequests, m.usagePrompt, m.usageCached, m.usagePredicted, m.usageHit,
 	} {
 		errs = append(errs, reg.Register(c))

@@ -1,5 +1,12 @@
 package extproc
 
+import (
+	"slices"
+	"strings"
+
+	"pointsman/trust"
+)
+
 // Header names of the Endpoint Picker Protocol (Gateway API Inference Extension,
 // proposal 004) and of Infera's direct mode (Infera infera/router/direct.py).
 const (
@@ -24,6 +31,15 @@ const (
 	// HeaderPrefillSkip says that the picked decode worker is to compute the prompt
 	// itself; its absence makes a decode worker alone a mistake.
 	HeaderPrefillSkip = "x-prefill-skip"
+	// HeaderFallback lists the IDs of the workers whose endpoints stand behind the
+	// first in the destination: a forwarder that a gateway falls back to serves its
+	// own worker, if that is among them (failover.md §2B).
+	HeaderFallback = "x-worker-fallback-ids"
+	// HeaderTicket vouches for the routing headers; see package trust.
+	HeaderTicket = trust.HeaderTicket
+	// HeaderRequestID is the request's ID among our own programs. The EPP makes one
+	// only when it signs for a request that has none.
+	HeaderRequestID = "x-infera-request-id"
 	// HeaderFairness, HeaderObjective and HeaderRewrite are inputs of the
 	// protocol that are not meant for workers.
 	HeaderFairness  = "x-gateway-inference-fairness-id"
@@ -49,7 +65,7 @@ const (
 )
 
 // routed is which of the routing headers an answer sets.
-type routed uint8
+type routed uint16
 
 const (
 	routedWorker routed = 1 << iota
@@ -57,6 +73,9 @@ const (
 	routedRank
 	routedPrefillRank
 	routedSkip
+	routedFallback
+	routedTicket
+	routedID
 )
 
 // controlHeader is a header that no client's copy of may reach a worker.
@@ -65,25 +84,42 @@ type controlHeader struct {
 	set  routed // the answer sets it itself when this bit is on
 }
 
-// controlHeaders returns the headers removed from every request unless set.
-// A client's copy would steer the gateway or a forwarder (Infera defect P15).
-// NVIDIA Dynamo's names, which a forwarder reads where ours are absent, are among
-// them.
-func controlHeaders() [14]controlHeader {
-	return [14]controlHeader{
-		{HeaderDestination, routedWorker},
-		{HeaderWorker, routedWorker},
-		{HeaderPrefill, routedPrefill},
-		{HeaderRank, routedRank},
-		{HeaderPrefillRank, routedPrefillRank},
-		{HeaderPrefillSkip, routedSkip},
-		{"x-dynamo-worker-instance-id", 0},
-		{"x-dp-rank", 0},
-		{"x-prefill-dp-rank", 0},
-		{HeaderServed, 0},
-		{HeaderSubset, 0},
-		{HeaderFairness, 0},
-		{HeaderObjective, 0},
-		{HeaderRewrite, 0},
+// controls are the headers removed from every request unless set. A client's copy
+// would steer the gateway or a forwarder (Infera defect P15; failover.md §5, S1).
+// NVIDIA Dynamo's names, which a forwarder reads where ours are absent, and those of
+// llm-d's sidecar are among them. What else begins as [forgeable] says is removed
+// where it comes.
+var controls = [...]controlHeader{ //nolint:gochecknoglobals // an immutable table
+	{HeaderDestination, routedWorker},
+	{HeaderWorker, routedWorker},
+	{HeaderPrefill, routedPrefill},
+	{HeaderRank, routedRank},
+	{HeaderPrefillRank, routedPrefillRank},
+	{HeaderPrefillSkip, routedSkip},
+	{HeaderFallback, routedFallback},
+	{HeaderTicket, routedTicket},
+	{"x-dynamo-worker-instance-id", 0},
+	{"x-dynamo-prefill-instance-id", 0},
+	{"x-dp-rank", 0},
+	{"x-prefill-dp-rank", 0},
+	{"x-prefiller-host-port", 0},
+	{HeaderServed, 0},
+	{HeaderSubset, 0},
+	{HeaderFairness, 0},
+	{HeaderObjective, 0},
+	{HeaderRewrite, 0},
+}
+
+// forgeable reports whether a client's header of that name, in lower case, could
+// steer a gateway, a forwarder or an engine though it is none of [controls].
+func forgeable(name string) bool {
+	if name == HeaderRequestID {
+		return false // a name for the request, which clients may give
 	}
+	for _, prefix := range [...]string{"x-infera-", "x-gateway-destination-endpoint", "x-data-parallel-", "x-dynamo-"} {
+		if strings.HasPrefix(name, prefix) {
+			return !slices.ContainsFunc(controls[:], func(c controlHeader) bool { return c.name == name })
+		}
+	}
+	return false
 }

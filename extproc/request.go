@@ -3,7 +3,9 @@ package extproc
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"pointsman/admission"
@@ -11,6 +13,7 @@ import (
 	"pointsman/picker"
 	"pointsman/prompt"
 	"pointsman/prompt/audit"
+	"pointsman/trust"
 )
 
 func (x *exchange) requestHeaders(ctx context.Context, m *message) error {
@@ -32,7 +35,7 @@ func (x *exchange) requestHeaders(ctx context.Context, m *message) error {
 	switch x.requestMode {
 	case modeBuffered, modeBufferedPartial:
 		x.open = true
-		x.push(x.s.asm.route(answerRequestHeaders, &route{}))
+		x.push(x.s.asm.route(answerRequestHeaders, &route{forged: x.route.forged}))
 	case modeStreamed, modeNone:
 		if err := x.pickUnseen(ctx); err != nil {
 			return err
@@ -66,16 +69,25 @@ func (x *exchange) answerBodiless(ctx context.Context) error {
 
 func (x *exchange) readRequestHeaders(raw []byte) error {
 	x.pathless = true
+	var infera, client []byte
 	it := headerIter{rest: raw}
 	for it.next() {
 		switch string(it.key) {
+		case ":authority", "host":
+			x.host = append(x.host[:0], it.value...)
+		case HeaderRequestID:
+			if infera == nil {
+				infera = it.value
+			}
 		case ":path":
 			x.pathless = false
 			x.api = prompt.KindOf(string(it.value))
 		case ":method":
 			x.method = append(x.method[:0], it.value...)
 		case "x-request-id":
-			x.id = string(it.value)
+			if client == nil {
+				client = it.value
+			}
 		case "x-conversation-id":
 			x.conversation = append(x.conversation[:0], it.value...)
 		case "authorization":
@@ -92,12 +104,43 @@ func (x *exchange) readRequestHeaders(raw []byte) error {
 		default:
 			x.readAdmission(it.key, it.value)
 			x.readPool(it.key, it.value)
+			x.forget(it.key)
 		}
 	}
+	x.identify(infera, client)
 	if p, ok := x.s.deps.Objectives.Priority(x.objective); ok && !x.prioritized {
 		x.priority = p
 	}
 	return it.err
+}
+
+// identify notes the request's names.
+func (x *exchange) identify(infera, client []byte) {
+	x.id = string(client[:min(len(client), maxNamed)])
+	x.rid = x.id
+	if len(infera) > 0 || !trust.ValidID(x.id) || len(x.id) != len(client) {
+		x.rid = trust.RequestID(string(infera), string(client))
+	}
+}
+
+// maxNamed is how many bytes of a client's request ID go into logs and records.
+const maxNamed = 256
+
+// forget has a client's header removed that could steer what is behind us.
+func (x *exchange) forget(key []byte) {
+	if len(key) < 3 || key[0]|0x20 != 'x' || key[1] != '-' {
+		return
+	}
+	var lower [64]byte
+	name := append(lower[:0], key...)
+	for i, c := range name {
+		if c >= 'A' && c <= 'Z' {
+			name[i] = c + 'a' - 'A'
+		}
+	}
+	if forgeable(string(name)) && !slices.Contains(x.route.forged, string(key)) {
+		x.route.forged = append(x.route.forged, string(key))
+	}
 }
 
 // readAdmission reads the headers that say whose a request is and how urgent.
@@ -275,12 +318,26 @@ func (x *exchange) pickUnseen(ctx context.Context) error {
 
 // request starts x.req with what holds for every pick.
 func (x *exchange) request() {
-	x.req = picker.Request{ID: x.id, Subset: x.subset.endpoints, HasSubset: x.subset.given}
+	x.req = picker.Request{
+		ID: x.id, Subset: x.subset.endpoints, HasSubset: x.subset.given,
+		Fallbacks: x.s.cfg.Endpoints - 1,
+	}
 }
 
 // to makes r the route of a decision.
 func (r *route) to(dec *picker.Decision, port int) {
 	r.destination = appendDestination(r.destination[:0], dec.Worker, port)
+	r.fallback = r.fallback[:0]
+	for _, w := range dec.Fallbacks {
+		if strings.IndexByte(w.ID, ',') >= 0 {
+			continue // no list can name it
+		}
+		r.destination = appendDestination(append(r.destination, ','), w, port)
+		if len(r.fallback) > 0 {
+			r.fallback = append(r.fallback, ',')
+		}
+		r.fallback = append(r.fallback, w.ID...)
+	}
 	r.worker, r.prefill, r.rank, r.prefillRank = dec.Worker.ID, "", r.rank[:0], r.prefillRank[:0]
 	r.alone = dec.Worker.Role == fleet.Decode && dec.Prefill == nil
 	if dec.Prefill != nil {

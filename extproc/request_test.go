@@ -24,7 +24,7 @@ const (
 // forged are the headers by which a client might try to steer.
 func forged() []string {
 	var pairs []string
-	for _, h := range controlHeaders() {
+	for _, h := range controls {
 		pairs = append(pairs, h.name, "10.6.6.6:666")
 	}
 	return pairs

@@ -32,7 +32,9 @@ func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
 	if it.err != nil {
 		return x.malformed(ctx, it.err)
 	}
-	x.attribute(servedBy(m), detailsOf(m), upstream)
+	served, details := servedBy(m), detailsOf(m)
+	x.attribute(served, details, upstream)
+	x.move(served, details)
 	x.settle(receipt)
 	if tell := x.tell(m); len(tell) > 0 {
 		x.push(x.s.asm.set(tell...))
@@ -62,6 +64,10 @@ func (x *exchange) tell(m *message) []header {
 	return out
 }
 
+// unreached begins Envoy's word for an answer that it made because a worker broke
+// the connection, or could not be reached, before it answered.
+const unreached = "upstream_reset_before_response_started"
+
 // attribute decides whose the response is. A retry may have gone to another
 // worker; and Envoy answers by itself (no healthy upstream, reset, timeout),
 // which says nothing about the picked worker unless it is named. upstream says
@@ -73,10 +79,10 @@ func (x *exchange) attribute(served, details []byte, upstream bool) {
 	}
 	upstream = upstream || string(details) == "via_upstream"
 	switch {
-	case len(served) > 0 && !sameEndpoint(x.route.destination, served):
+	case len(served) > 0 && !sameEndpoint(firstOf(x.route.destination), served):
 		x.ours, x.outcome = false, breaker.Connect
 		x.s.metrics.elsewhere.Inc()
-	case bytes.HasPrefix(details, []byte("upstream_reset_before_response_started")):
+	case bytes.HasPrefix(details, []byte(unreached)):
 		x.ours, x.outcome = false, breaker.Connect // Envoy's own answer, because of the worker
 	case len(served) > 0:
 		x.ours = true

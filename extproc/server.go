@@ -23,6 +23,7 @@ import (
 	"pointsman/picker"
 	"pointsman/prompt"
 	"pointsman/prompt/audit"
+	"pointsman/trust"
 )
 
 // Deps are the rooms that the server leads to.
@@ -38,6 +39,8 @@ type Deps struct {
 
 	Ready func() bool      // readiness; nil is Store.Synced. Called often, from any goroutine
 	Now   func() time.Time // nil is time.Now
+
+	Keys *trust.Keys // sign the routing headers; nil signs nothing
 
 	// Audit is told what engines counted of the requests that a worker has served
 	// whole; nil for none. It is called from any goroutine and must not block.

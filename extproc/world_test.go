@@ -227,7 +227,7 @@ func (g *gateway) checkRouted(r *extprocv3.ProcessingResponse, m mutations) {
 // checkControl expects every control header to be set or removed, not both.
 func (g *gateway) checkControl(m mutations) {
 	g.w.t.Helper()
-	for _, h := range controlHeaders() {
+	for _, h := range controls {
 		if _, set := m.set[h.name]; set == m.removed[h.name] {
 			g.w.t.Errorf("header %s: set %t, removed %t", h.name, set, m.removed[h.name])
 		}

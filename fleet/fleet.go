@@ -153,7 +153,10 @@ func (w *Worker) Targets(dst []Target) []Target {
 		return append(dst, Target{Worker: w, Rank: -1, Key: w.ID})
 	}
 	for r := range n {
-		dst = append(dst, Target{Worker: w, Rank: r, Key: w.ID + "#dp" + strconv.Itoa(r)})
+		dst = append(dst, Target{Worker: w, Rank: r, Key: RankKey(w.ID, r)})
 	}
 	return dst
 }
+
+// RankKey returns the [Target] key of one rank of a worker.
+func RankKey(id string, rank int) string { return id + "#dp" + strconv.Itoa(rank) }

@@ -7,6 +7,7 @@ import (
 
 	"pointsman/admission"
 	"pointsman/prompt"
+	"pointsman/trust"
 )
 
 // forward serves one request that needs a worker.
@@ -20,6 +21,9 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.Respon
 		kind:   kindOf(r),
 		route:  route,
 		direct: cfg.Mode == Direct && route.worker != "",
+	}
+	if cfg.Mode == Direct && !x.direct {
+		s.metrics.directed(directAbsent)
 	}
 	x.workers = x.firstWorkers[:0]
 	x.tries = x.firstTries[:0]
@@ -95,7 +99,7 @@ func (x *exchange) admit() error {
 func (x *exchange) prepareHeader() {
 	x.target = x.r.URL.RequestURI()
 	x.outHeader = outgoing(x.r.Header)
-	if x.clientID = x.outHeader.Get(headerClientID); !validID(x.clientID) {
+	if x.clientID = x.outHeader.Get(headerClientID); !trust.ValidID(x.clientID) {
 		x.clientID = x.id
 	}
 	if x.cfg.EngineRequestID {

@@ -44,13 +44,28 @@ const (
 	PrefillError PrefillFailure = "error"
 )
 
+// DirectFallback says what becomes of a request whose named worker is not known.
+type DirectFallback string
+
+// The ways: 503 stale_worker, or a pick by the policy (failover 2B).
+const (
+	DirectRefuse DirectFallback = "refuse"
+	DirectPolicy DirectFallback = "policy"
+)
+
 // Config is the forwarder's tuning. The zero value is not valid: start from
 // [DefaultConfig].
 type Config struct {
-	Mode           Mode        // who picks; default auto
-	DirectFailover bool        // in direct mode, repeat failed attempts on alternates as in auto; default true
-	MaxRetries     int         // further attempts after the first; 0 fails at once; default 1 (--request-max-retries)
-	RetrySafety    RetrySafety // default before-first-token
+	Mode           Mode // who picks; default auto
+	DirectFailover bool // in direct mode, repeat failed attempts on alternates as in auto; default true
+	// DirectFallback says what becomes of a request that names a worker which is
+	// not known here. Default refuse.
+	DirectFallback DirectFallback
+	// OwnWorker is the ID of the worker that this forwarder stands beside; "" (the
+	// default) tells it by the address at which the gateway came.
+	OwnWorker   string
+	MaxRetries  int         // further attempts after the first; 0 fails at once; default 1 (--request-max-retries)
+	RetrySafety RetrySafety // default before-first-token
 
 	// ConnectRetrySameEP is how many times a worker that cannot be dialed is dialed
 	// again, if it was picked for what it holds: for cached blocks, a session, or as
@@ -141,6 +156,7 @@ func DefaultConfig() Config {
 		Mode:               Auto,
 		Admission:          admission.Headers{Expose: admission.ExposeInherit},
 		DirectFailover:     true,
+		DirectFallback:     DirectRefuse,
 		MaxRetries:         1,
 		RetrySafety:        BeforeFirstToken,
 		ConnectRetrySameEP: 1,
@@ -169,6 +185,9 @@ func (c Config) Validate() error {
 	errs := []error{c.Admission.Validate()}
 	if c.Mode != Auto && c.Mode != Direct {
 		errs = append(errs, fmt.Errorf("router mode %q: want auto or direct", c.Mode))
+	}
+	if c.DirectFallback != DirectRefuse && c.DirectFallback != DirectPolicy {
+		errs = append(errs, fmt.Errorf("direct fallback %q: want refuse or policy", c.DirectFallback))
 	}
 	if c.RetrySafety != BeforeFirstToken && c.RetrySafety != PreDispatch {
 		errs = append(errs, fmt.Errorf("retry safety %q: want %s or %s", c.RetrySafety, BeforeFirstToken, PreDispatch))

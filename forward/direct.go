@@ -94,7 +94,13 @@ func (x *exchange) next(n int) (picker.Decision, error) {
 		if errors.Is(err, picker.ErrUnknownWorker) && !x.hasLeft() && x.awaitNamed() {
 			d, err = x.named(time.Now())
 		}
-		if err == nil || !x.hasLeft() {
+		switch {
+		case err == nil:
+			return d, nil
+		case x.own != "", x.hasLeft(), x.cfg.DirectFallback == DirectPolicy && errors.Is(err, picker.ErrUnknownWorker):
+			x.s.metrics.directed(directPolicy)
+		default:
+			x.s.metrics.directed(directStale)
 			return d, err
 		}
 	}
@@ -164,12 +170,21 @@ func (x *exchange) named(now time.Time) (picker.Decision, error) {
 	req.Alone = x.route.alone && x.route.prefill == ""
 	snap := x.s.deps.Store.Snapshot()
 	worker, prefill := ranked(snap, x.route.worker, x.route.rank), ""
+	if x.own = x.ownFallback(snap); x.own != "" {
+		worker = x.own // the rank was another worker's
+	}
 	if x.route.prefill != "" {
 		prefill = ranked(snap, x.route.prefill, x.route.prefillRank)
 	}
 	d, err := x.s.deps.Picker.Direct(now, worker, prefill, &req)
 	if err != nil {
 		return d, fmt.Errorf("%w: %w", errStale, err)
+	}
+	if x.own != "" {
+		x.s.metrics.fallbackLocal.Inc()
+		x.s.metrics.directed(directLocal)
+	} else {
+		x.s.metrics.directed(directNamed)
 	}
 	return d, nil
 }

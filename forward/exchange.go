@@ -37,6 +37,7 @@ type exchange struct {
 	gate         admitted
 	direct       bool // the headers name the worker
 	route        routing
+	own          string   // worker served in place of the named one: the gateway has fallen back to this forwarder
 	workers      []string // that have been asked; the first ones in firstWorkers
 	firstWorkers [2]string
 	values       []string  // of headers; see value

@@ -1,13 +1,12 @@
 package forward
 
 import (
-	"crypto/rand"
-	"encoding/binary"
-	"encoding/hex"
 	"net/http"
 	"net/textproto"
 	"strings"
 	"time"
+
+	"pointsman/trust"
 )
 
 // Names of the headers that this package reads or sets, in canonical form.
@@ -91,41 +90,8 @@ func copyResponse(dst, src http.Header) {
 
 // requestID returns the ID that h asks for, or a new one.
 func requestID(h http.Header, now time.Time) string {
-	for _, k := range [...]string{headerRequestID, headerClientID} {
-		if id := h.Get(k); validID(id) {
-			return id
-		}
+	if id := trust.RequestID(h.Get(headerRequestID), h.Get(headerClientID)); id != "" {
+		return id
 	}
-	return newID(now)
-}
-
-// validID reports whether id can be a request ID: it goes into logs and headers.
-func validID(id string) bool {
-	if id == "" || len(id) > 128 {
-		return false
-	}
-	for i := range len(id) {
-		c := id[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
-			return false
-		}
-	}
-	return true
-}
-
-// newID returns a UUID of version 7 (RFC 9562): sortable by time.
-func newID(now time.Time) string {
-	var raw [16]byte
-	binary.BigEndian.PutUint64(raw[:], uint64(now.UnixMilli())<<16)
-	_, _ = rand.Read(raw[6:]) // never fails (crypto/rand)
-	raw[6] = raw[6]&0x0f | 0x70
-	raw[8] = raw[8]&0x3f | 0x80
-	var text [36]byte
-	hex.Encode(text[:8], raw[:4])
-	hex.Encode(text[9:13], raw[4:6])
-	hex.Encode(text[14:18], raw[6:8])
-	hex.Encode(text[19:23], raw[8:10])
-	hex.Encode(text[24:], raw[10:])
-	text[8], text[13], text[18], text[23] = '-', '-', '-', '-'
-	return string(text[:])
+	return trust.NewID(now)
 }

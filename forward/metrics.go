@@ -38,6 +38,8 @@ type metrics struct {
 	redispatches  prometheus.Counter
 	departed      prometheus.Counter
 	decodeDials   prometheus.Counter
+	fallbackLocal prometheus.Counter
+	direct        *prometheus.CounterVec
 	gone          prometheus.Counter
 	bytesIn       prometheus.Counter
 	bytesOut      prometheus.Counter
@@ -95,12 +97,17 @@ func newMetrics(bodies *admission.Budget) *metrics {
 			Name: "pointsman_forward_prefill_failures_total",
 			Help: "Prefill legs that failed, by how.",
 		}, []string{"outcome"}),
-		departed:     counter("pointsman_forward_departed_attempts_total", "Attempts ended before their first byte because their worker left the fleet."),
-		redispatches: counter("infera_router_prefill_redispatch_total", "Prefill legs repeated on another pair, in another room."),
-		decodeDials:  counter("infera_router_decode_alt_dial_total", "Decode legs moved to another worker because the first could not be dialed."),
-		gone:         counter("pointsman_forward_client_disconnects_total", "Requests whose client left before the end."),
-		bytesIn:      counter("pointsman_forward_request_bytes_total", "Bytes of request bodies read."),
-		bytesOut:     counter("pointsman_forward_response_bytes_total", "Bytes of response bodies written."),
+		departed:      counter("pointsman_forward_departed_attempts_total", "Attempts ended before their first byte because their worker left the fleet."),
+		redispatches:  counter("infera_router_prefill_redispatch_total", "Prefill legs repeated on another pair, in another room."),
+		gone:          counter("pointsman_forward_client_disconnects_total", "Requests whose client left before the end."),
+		bytesIn:       counter("pointsman_forward_request_bytes_total", "Bytes of request bodies read."),
+		bytesOut:      counter("pointsman_forward_response_bytes_total", "Bytes of response bodies written."),
+		decodeDials:   counter("infera_router_decode_alt_dial_total", "Decode legs moved to another worker because the first could not be dialed."),
+		fallbackLocal: counter("infera_router_direct_fallback_local_total", "Requests served by the forwarder's own worker because the gateway could not reach the forwarder of the named one."),
+		direct: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "infera_router_direct_total",
+			Help: "Requests in direct mode by what came of their routing headers.",
+		}, []string{"result"}),
 	}
 }
 
@@ -108,7 +115,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 func (s *Server) Register(reg prometheus.Registerer) error {
 	m := s.metrics
 	for _, c := range []prometheus.Collector{
-		m.duration, m.inflight, m.attempts, m.ended, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.departed, m.decodeDials, m.gone, m.bytesIn, m.bytesOut, m.buffered,
+		m.duration, m.inflight, m.attempts, m.ended, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.departed, m.decodeDials, m.fallbackLocal, m.direct, m.gone, m.bytesIn, m.bytesOut, m.buffered,
 	} {
 		if err := reg.Register(c); err != nil {
 			return err
@@ -123,3 +130,15 @@ func (m *metrics) finished(router, outcome string, took time.Duration) {
 		m.gone.Inc()
 	}
 }
+
+// What came of routing headers, as the label result.
+const (
+	directNamed     = "named"          // the named worker was asked
+	directLocal     = "fallback_local" // this forwarder's own, from the list of fallbacks
+	directStale     = "stale"          // the named worker cannot be used: 503
+	directPolicy    = "policy"         // it cannot be used, and the picker chose another
+	directAbsent    = "absent"         // there were none: the picker chose
+	directUntrusted = "untrusted"      // they were not believed
+)
+
+func (m *metrics) directed(result string) { m.direct.WithLabelValues(result).Inc() }

@@ -16,11 +16,15 @@ const (
 	// prompt itself. Without it, a decode worker alone is a mistake (Infera
 	// defect P13).
 	headerPrefillSkip = "X-Prefill-Skip"
+	// headerFallback lists the workers whose forwarders the gateway tries after the
+	// named worker's own (failover.md 2B, GIE ordered list).
+	headerFallback = "X-Worker-Fallback-Ids"
 )
 
 // routing is what the headers say.
 type routing struct {
 	worker, prefill   string
+	fallback          string // the list as sent
 	rank, prefillRank string
 	alone             bool
 }
@@ -35,7 +39,7 @@ func routingOf(h http.Header) routing {
 		}
 	}
 	return routing{
-		worker: h.Get(headerWorker), prefill: h.Get(headerPrefill),
+		worker: h.Get(headerWorker), prefill: h.Get(headerPrefill), fallback: h.Get(headerFallback),
 		rank: first(h, headerRank, "X-Dp-Rank"), prefillRank: first(h, headerPrefillRank, "X-Prefill-Dp-Rank"),
 		alone: h.Get(headerPrefillSkip) != "",
 	}
@@ -73,5 +77,5 @@ func ranked(snap *fleet.Snapshot, id, rank string) string {
 	if w := snap.Worker(id); w == nil || w.Ranks() == 1 || n >= w.Ranks() {
 		return id
 	}
-	return id + "#dp" + strconv.Itoa(n)
+	return fleet.RankKey(id, n)
 }

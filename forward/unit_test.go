@@ -13,6 +13,7 @@ import (
 
 	"pointsman/picker"
 	"pointsman/prompt"
+	"pointsman/trust"
 )
 
 func TestEachErrorHasOneStatus(t *testing.T) {
@@ -247,10 +248,10 @@ func TestBuffersAreLentBySizeAndNotShared(t *testing.T) {
 
 func TestRequestIDsAreKeptOrMade(t *testing.T) {
 	now := time.UnixMilli(0x0123456789ab)
-	if id := newID(now); !strings.HasPrefix(id, "01234567-89ab-7") || len(id) != 36 {
+	if id := trust.NewID(now); !strings.HasPrefix(id, "01234567-89ab-7") || len(id) != 36 {
 		t.Errorf("new ID %s", id)
 	}
-	if a, b := newID(now), newID(now); a == b {
+	if a, b := trust.NewID(now), trust.NewID(now); a == b {
 		t.Error("two equal IDs")
 	}
 	tests := []struct{ ours, client, want string }{

@@ -20,6 +20,10 @@ type Decision struct {
 	Reason      string        // how the prompt was known: the request's label, or no_match, no_events
 	OverCap     bool          // [Caps] that are not enforced would have left it out
 
+	// Fallbacks are who could serve the request in place of Worker, with the same
+	// Prefill, the best first; see [Request].Fallbacks. Nothing is reserved on them.
+	Fallbacks []*fleet.Worker
+
 	// PromptTokens, MissTokens and AddedTokens are what the pick adds to the load of
 	// its workers: tokens of the prompt, those of them that must be computed, and
 	// those that no request in flight on Worker shares.

@@ -55,7 +55,7 @@ func (p *Picker) Direct(now time.Time, workerID, prefillID string, req *Request)
 	if err != nil {
 		return Decision{}, err
 	}
-	if p.cfg.Caps.Enforce {
+	if p.cfg.Caps.Enforce && !req.Running {
 		for _, rows := range [...][]*row{worker, prefill} {
 			if len(rows) > 0 && p.cfg.Caps.full(now, rows[0]) {
 				return Decision{}, fmt.Errorf("worker %q: %w", rows[0].Worker.ID, ErrFull)

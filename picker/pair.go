@@ -92,7 +92,10 @@ func (p *Picker) takePair(now time.Time, req *Request) Decision {
 	p.fit(d.rows[i])
 	j, prefill := f.acquire(now, p.rand.IntN)
 	p.bind(now, req, d.rows[i].Key, f.rows[j].Key)
-	return p.reservePair(now, req, i, j, permit, prefill)
+	others := p.fallbacks(d, req, i, f.rows[j].Worker.ID)
+	out := p.reservePair(now, req, i, j, permit, prefill)
+	out.Fallbacks = others
+	return out
 }
 
 // scorePair filters and prices the legs of a pair, p.sel for decode and p.pre for

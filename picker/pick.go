@@ -57,7 +57,10 @@ func (p *Picker) Pick(now time.Time, req *Request) (Decision, error) {
 	p.bind(now, req, s.rows[i].Key, "")
 	rec := p.records.get(now, req.ID)
 	p.reserve(now, s, req, i, permit, rec)
-	return p.decide(req, i, rec), nil
+	others := p.fallbacks(s, req, i, "")
+	out := p.decide(req, i, rec) // which gives the trace away
+	out.Fallbacks = others
+	return out, nil
 }
 
 // plan filters and prices what may serve req: a pair, in p.sel and p.pre, or one

@@ -113,6 +113,9 @@ type Request struct {
 	Unary      bool     // not streamed: its first token comes with its last, and tells nothing of the prefill
 	Session    string   // key of the conversation, its tenant included; "" for none: see [Config].SessionAffinity
 
+	Fallbacks int  // how many workers beside the chosen one to name, should it not be reached; 0 none
+	Running   bool // for [Picker.Direct]: the worker has the request already, so that no cap counts
+
 	Tried     []string // worker IDs that failed already
 	Subset    []string // allowed endpoints, host:port or host; see HasSubset
 	HasSubset bool     // a Subset was given, be it empty
