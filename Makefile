@@ -22,6 +22,14 @@ demo: build tools ## real Envoy, EPP, forwarders and simulated workers on this m
 test: build tools ## everything that must hold: unit, race, fuzz seeds, end to end with real Envoy and etcd
 	POINTSMAN_BIN=$(CURDIR)/bin POINTSMAN_ENVOY=$(CURDIR)/$(ENVOY) $(GO) test -race -shuffle=on -timeout 15m ./...
 
+.PHONY: manifests-check
+manifests-check: ## render the chart and every overlay, and prove each object: JSON as its last line
+	cd manifests/check && $(GO) vet . && $(GO) test . && $(GO) run .
+
+.PHONY: manifests
+manifests: ## rewrite what kustomize has from the chart
+	cd manifests/check && $(GO) run . -update
+
 .PHONY: check
 check: fmt-check fix-check vet docs-check lint ## formatting, modern idioms, vet, generated pages, lint
 

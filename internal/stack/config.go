@@ -32,6 +32,10 @@ type Config struct {
 	// headers, so that the EPP alone must keep them from steering.
 	Unguarded bool
 
+	// Retries is how often Envoy may send a request again, to the next endpoint of
+	// an EPP's list; 0 as the bootstraps are shipped.
+	Retries int
+
 	// Lease is how long etcd keeps a worker that was killed; 0 is Infera's 30 s.
 	Lease time.Duration
 	// EtcdDown leaves etcd stopped, and returns from Start when the processes

@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"pointsman/docs/envoy"
+	"pointsman/manifests/envoy"
 )
 
 // Bootstrap chooses one of the sample Envoy configurations.
@@ -39,6 +39,7 @@ type Addresses struct {
 	Workers []string // the forwarders, for [OverrideHost]
 
 	Unguarded bool // without the filter that removes clients' routing headers
+	Retries   int  // of Envoy, which the samples have not: the EPP's fallbacks need them
 }
 
 // YAML returns the sample bootstrap with its addresses replaced by a.
@@ -58,6 +59,9 @@ func (b Bootstrap) YAML(a Addresses) ([]byte, error) {
 	)
 	if b == OverrideHost {
 		err = errors.Join(err, endpoints(doc, "workers", a.Workers))
+	}
+	if a.Retries > 0 {
+		err = errors.Join(err, allowRetries(doc, a.Retries))
 	}
 	if a.Unguarded {
 		err = errors.Join(err, dropFilter(doc, "envoy.filters.http.header_mutation"))
@@ -90,10 +94,25 @@ func at(doc map[string]any, path ...any) map[string]any {
 	return asMap(node)
 }
 
+// manager returns the settings of the listener's HTTP connection manager.
+func manager(doc map[string]any) map[string]any {
+	return at(doc, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config")
+}
+
+// allowRetries sets how often Envoy may send a request again.
+func allowRetries(doc map[string]any, n int) error {
+	policy := at(manager(doc), "route_config", "virtual_hosts", 0, "routes", 0, "route", "retry_policy")
+	if policy == nil {
+		return errors.New("the sample has no retry policy")
+	}
+	policy["num_retries"] = n
+	return nil
+}
+
 // dropFilter takes the named HTTP filter out of the listener.
 func dropFilter(doc map[string]any, name string) error {
-	manager := at(doc, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config")
-	filters, ok := manager["http_filters"].([]any)
+	hcm := manager(doc)
+	filters, ok := hcm["http_filters"].([]any)
 	if !ok {
 		return errors.New("the sample has no HTTP filters")
 	}
@@ -101,7 +120,7 @@ func dropFilter(doc map[string]any, name string) error {
 	if len(kept) == len(filters) {
 		return fmt.Errorf("the sample has no filter %q", name)
 	}
-	manager["http_filters"] = kept
+	hcm["http_filters"] = kept
 	return nil
 }
 

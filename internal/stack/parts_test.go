@@ -128,6 +128,17 @@ func TestBootstrapsCarryTheGivenAddressesAndNoOthers(t *testing.T) {
 	if raw, err := OriginalDst.YAML(open); err != nil || strings.Contains(string(raw), "header_mutation") || !strings.Contains(string(raw), "ext_proc") {
 		t.Errorf("unguarded: error %v in\n%s", err, raw)
 	}
+	for _, b := range []Bootstrap{OriginalDst, OverrideHost} {
+		raw, err := b.YAML(testAddresses)
+		if err != nil || !strings.Contains(string(raw), "num_retries: 0") {
+			t.Errorf("%s: error %v, or it has retries", b, err)
+		}
+	}
+	again := testAddresses
+	again.Retries = 2
+	if raw, err := OverrideHost.YAML(again); err != nil || !strings.Contains(string(raw), "num_retries: 2") {
+		t.Errorf("with retries: error %v in\n%s", err, raw)
+	}
 	bad := testAddresses
 	bad.Gateway = "nonsense"
 	if _, err := OriginalDst.YAML(bad); err == nil {
@@ -142,7 +153,7 @@ func TestEnvoyAcceptsTheBootstraps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := []string{"../../docs/envoy/original-dst.yaml", "../../docs/envoy/override-host.yaml"}
+	files := []string{"../../manifests/envoy/original-dst.yaml", "../../manifests/envoy/override-host.yaml"}
 	for _, b := range []Bootstrap{OriginalDst, OverrideHost} {
 		dir := filepath.Join(t.TempDir(), b.String())
 		if err := os.Mkdir(dir, 0o700); err != nil {
