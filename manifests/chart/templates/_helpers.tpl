@@ -77,6 +77,8 @@ seccompProfile: {type: RuntimeDefault}
 - x-dp-rank
 - x-prefill-dp-rank
 - x-dynamo-worker-instance-id
+- x-dynamo-prefill-instance-id
+- x-prefiller-host-port
 - x-infera-route-sig
 - x-infera-picker-id
 {{- end -}}
