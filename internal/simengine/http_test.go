@@ -414,11 +414,11 @@ func TestAPromptThatDoesNotFitTakesItsSiblingsWithIt(t *testing.T) {
 
 func TestOtherPathsLeaveAReceipt(t *testing.T) {
 	e := start(t, fast())
-	resp, _ := do(t, http.MethodPost, e.URL()+"/v1/responses", `{"input":"hi"}`, "X-Request-Id", "r9")
+	resp, _ := do(t, http.MethodPost, e.URL()+"/v1/rerank", `{"input":"hi"}`, "X-Request-Id", "r9")
 	if resp.StatusCode != http.StatusNotFound {
 		t.Errorf("status %d", resp.StatusCode)
 	}
-	if r := receipt(t, e, 0); r.Path != "/v1/responses" || r.BytesIn != 14 || r.RequestID != "r9" || r.Outcome != OutcomeRejected {
+	if r := receipt(t, e, 0); r.Path != "/v1/rerank" || r.BytesIn != 14 || r.RequestID != "r9" || r.Outcome != OutcomeRejected {
 		t.Errorf("receipt %+v", r)
 	}
 }
