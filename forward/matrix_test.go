@@ -55,6 +55,7 @@ var matrix = map[string]expectation{
 	"status:400":                {refused, refused, 1},
 	"status_then_hang_body:200": {refused, refused, 1},
 	"cut_after:3":               {errored, refused, 1},
+	"hang_after:3":              {errored, refused, 1},
 	"close_delim_cut:3":         {errored, refused, 1},
 	"no_done":                   {errored, whole, 1},
 	"two_done":                  {whole, whole, 1},

@@ -38,10 +38,11 @@ type pairs struct {
 	door    *httptest.Server
 	server  *forward.Server
 	picker  *picker.Picker
+	reg     *prometheus.Registry
 	wasted  bool // serial prefill legs may be without a decode leg: the decode engine was down
 }
 
-func newPairs(t *testing.T, mode forward.Mode, transports map[string]forward.Transport) *pairs {
+func newPairs(t *testing.T, mode forward.Mode, transports map[string]forward.Transport, edits ...func(*forward.Config, *forward.Deps)) *pairs {
 	t.Helper()
 	store := new(fleet.Store)
 	p := &pairs{t: t, feed: fleet.NewFeed(store)}
@@ -62,14 +63,19 @@ func newPairs(t *testing.T, mode forward.Mode, transports map[string]forward.Tra
 	fc := forward.DefaultConfig()
 	fc.Mode = mode
 	preparer := prompt.NewPreparer(prompt.Config{}, nil)
-	p.server, err = forward.New(fc, forward.Deps{
+	deps := forward.Deps{
 		Picker: pick, Store: store, Preparer: func() *prompt.Preparer { return preparer },
 		Transports: all, Connectors: plugins.Connectors, Log: slog.New(slog.DiscardHandler),
-	})
+	}
+	for _, edit := range edits {
+		edit(&fc, &deps)
+	}
+	p.server, err = forward.New(fc, deps)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.server.Register(prometheus.NewRegistry()); err != nil {
+	p.reg = prometheus.NewRegistry()
+	if err := p.server.Register(p.reg); err != nil {
 		t.Fatal(err)
 	}
 	p.door = httptest.NewServer(p.server.Handler())

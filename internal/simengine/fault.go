@@ -24,6 +24,7 @@ const (
 	faultStatus         = "status"
 	faultStatusHangBody = "status_then_hang_body"
 	faultCutAfter       = "cut_after"
+	faultHangAfter      = "hang_after"
 	faultCloseDelimCut  = "close_delim_cut"
 	faultNoDone         = "no_done"
 	faultTwoDone        = "two_done"
@@ -58,6 +59,7 @@ func faultModes() []faultMode {
 		{faultStatus, true, -1, "answers this status with an error object"},
 		{faultStatusHangBody, true, 200, "sends this status and headers, then nothing"},
 		{faultCutAfter, true, -1, "resets the connection after this many events (half way through an unary body)"},
+		{faultHangAfter, true, 3, "is silent behind this many events, without an end (half way through an unary body)"},
 		{faultCloseDelimCut, true, 3, "a body ended by closing the connection, closed cleanly after this many events"},
 		{faultNoDone, false, 0, "ends the stream without [DONE]"},
 		{faultTwoDone, false, 0, "sends [DONE] twice"},

@@ -176,7 +176,7 @@ func (p *reply) oddEvent(c int) error {
 
 // strike ends the stream when its fault says that this many events are enough.
 func (p *reply) strike() error {
-	if p.events < p.fault.arg || !p.fault.is(faultCutAfter, faultCloseDelimCut, faultErrorEvent, faultErrorThenDone) {
+	if p.events < p.fault.arg || !p.fault.is(faultCutAfter, faultHangAfter, faultCloseDelimCut, faultErrorEvent, faultErrorThenDone) {
 		return nil
 	}
 	return p.breakOff()
@@ -188,6 +188,8 @@ func (p *reply) breakOff() error {
 		return err
 	}
 	switch p.fault.mode {
+	case faultHangAfter:
+		return p.hang()
 	case faultCutAfter:
 		conn, err := hijack(p.w)
 		if err != nil { // HTTP/2: the handler's end resets the stream
@@ -224,7 +226,7 @@ func (p *reply) sleep(d time.Duration) error {
 
 // finishStream ends a stream whose choices are all written.
 func (p *reply) finishStream() error {
-	if p.fault.is(faultCutAfter, faultCloseDelimCut, faultErrorEvent, faultErrorThenDone) {
+	if p.fault.is(faultCutAfter, faultHangAfter, faultCloseDelimCut, faultErrorEvent, faultErrorThenDone) {
 		return p.breakOff() // shorter than the fault's count: it ends where [DONE] would be
 	}
 	end := p.frame.done()
@@ -285,7 +287,7 @@ func (p *reply) unary(b []byte) error {
 	if p.fault.is(faultStatusHangBody) {
 		return p.hang()
 	}
-	if p.fault.is(faultCutAfter, faultCloseDelimCut) {
+	if p.fault.is(faultCutAfter, faultHangAfter, faultCloseDelimCut) {
 		if _, err := p.out.Write(b[:len(b)/2]); err != nil {
 			return err
 		}
