@@ -15,8 +15,8 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: build tools ## real Envoy, EPP, forwarders and simulated workers on this machine, with a kill (FLEET=http|nats|pd, STAY=1, TRACE=file, SEED=n)
-	bin/pointsman demo --bin bin --envoy $(ENVOY) $(if $(FLEET),--fleet $(FLEET)) $(if $(STAY),--stay) $(if $(TRACE),--trace $(TRACE)) $(if $(SEED),--seed $(SEED))
+demo: build tools ## real Envoy, EPP, forwarders and simulated workers on this machine, with a kill (POLICY=least-latency, FLEET=http|nats|pd, STAY=1, TRACE=file, SEED=n)
+	bin/pointsman demo --bin bin --envoy $(ENVOY) $(if $(POLICY),--policy $(POLICY)) $(if $(FLEET),--fleet $(FLEET)) $(if $(STAY),--stay) $(if $(TRACE),--trace $(TRACE)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: test
 test: build tools ## everything that must hold: unit, race, fuzz seeds, end to end with real Envoy and etcd

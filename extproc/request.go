@@ -279,7 +279,7 @@ func (x *exchange) pickFor(ctx context.Context, body []byte, began time.Time) er
 	x.rewrite()
 	x.request()
 	r := &x.req
-	r.Model = x.scan.Model
+	r.Model, r.Unary = x.scan.Model, !x.scan.Stream
 	if x.api == prompt.Other {
 		// The model is preferred where it is served: a path we don't know may name
 		// models its own way.
@@ -311,6 +311,7 @@ func (x *exchange) session() string {
 // pickUnseen picks by load, for a request whose body is not known or not there.
 func (x *exchange) pickUnseen(ctx context.Context) error {
 	x.request()
+	x.req.Unary = true
 	x.req.AnyModel, x.req.ByLoad, x.req.NoPair, x.req.Reason = true, true, true, prompt.ReasonOtherPath
 	x.req.AnyRole = string(x.method) != http.MethodPost // a POST may be a generation, and half a pair does none
 	return x.pick(ctx)

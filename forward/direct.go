@@ -20,7 +20,7 @@ type scored struct {
 
 // describePick fills what the picker is asked.
 func (x *exchange) describePick() {
-	x.pick = picker.Request{ID: x.id, Model: x.scan.Model, AnyModel: x.scan.Model == "", ByLoad: true}
+	x.pick = picker.Request{ID: x.id, Model: x.scan.Model, AnyModel: x.scan.Model == "", ByLoad: true, Unary: !x.scan.Stream}
 	x.pick.NoPair = len(x.s.deps.Connectors) == 0
 	if x.kind == prompt.Other {
 		x.pick.NoPair = true

@@ -92,6 +92,7 @@ func (c *conversation) do(t *testing.T, line string) {
 	switch verb {
 	case "policy":
 		cfg := config(args[0], number(t, opt(args, "weight", "1")))
+		cfg.Shadow = opt(args, "shadow", "")
 		cfg.PDSkipPrefillTokens = int(number(t, opt(args, "skip", "0")))
 		c.world = newWorld(t, cfg)
 	case "worker":
@@ -105,6 +106,15 @@ func (c *conversation) do(t *testing.T, line string) {
 		}
 		c.hold(args[0], args[1], size)
 		c.now = c.now.Add(time.Second) // block sizes are read again
+	case "others":
+		c.p.SetExternal(args[0], -1, picker.External{
+			Requests: number(t, opt(args, "requests", "0")), PrefillTokens: number(t, opt(args, "prefill", "0")),
+			Decoders: number(t, opt(args, "decoders", "0")), Rate: number(t, opt(args, "rate", "0")),
+		}, c.now)
+	case "scraped":
+		c.p.SetScraped(args[0], -1, picker.Scraped{
+			Queued: number(t, opt(args, "queued", "0")), Usage: number(t, opt(args, "usage", "0")),
+		})
 	case "at":
 		d, err := time.ParseDuration(args[0])
 		if err != nil {
@@ -192,6 +202,7 @@ func (c *conversation) ask(t *testing.T, args []string) *picker.Request {
 	}
 	req.Retention = retention[opt(args, "retention", "")]
 	req.ByLoad = slices.Contains(args, "by-load")
+	req.Unary = slices.Contains(args, "unary")
 	req.NoPair = slices.Contains(args, "no-pair")
 	req.AnyModel = slices.Contains(args, "any-model")
 	if images := opt(args, "images", ""); images != "" {
@@ -225,6 +236,9 @@ func (c *conversation) print(r picker.Record) {
 	if r.AllOpen {
 		c.out.WriteString(" all-open")
 	}
+	if sh := r.Shadow; sh != nil {
+		fmt.Fprintf(&c.out, ", %s would take %s: %+.4g ms, %+.4g tokens", sh.Policy, sh.Chosen, sh.MS, sh.HitTokens)
+	}
 	c.out.WriteByte('\n')
 	for _, cand := range r.Candidates {
 		name := cand.Worker
@@ -240,6 +254,9 @@ func (c *conversation) print(r picker.Record) {
 		}
 		if cand.Promised > 0 {
 			fmt.Fprintf(&c.out, " (promised %.6g)", cand.Promised)
+		}
+		if cand.Rate > 0 && cand.Excluded == "" {
+			fmt.Fprintf(&c.out, " (te %.6g after %.6g at %.4g/ms %s)", cand.Work, cand.Queue, cand.Rate, cand.RateSource)
 		}
 		if cand.Excluded != "" {
 			fmt.Fprintf(&c.out, " excluded: %s", cand.Excluded)

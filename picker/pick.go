@@ -133,7 +133,7 @@ func (p *Picker) reserve(now time.Time, s *selection, req *Request, i int, permi
 	t := s.rows[i].t
 	before := t.active()
 	l := leg{
-		t: t, in: t.in, permit: permit, at: now.UnixNano(), unary: req.Unary, work: s.work(i),
+		t: t, in: t.in, permit: permit, at: now.UnixNano(), mute: req.Unary || s.total == 0 && req.Tokens == 0, work: s.work(i),
 		plain:  int64(s.pool.unit),
 		prompt: int64(max(s.total, float64(req.Tokens))),
 	}

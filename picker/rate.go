@@ -11,6 +11,7 @@ import (
 // the fleet's average.
 const (
 	sampleDecay   = 0.98            // of the sums, with each first token
+	startMass     = 300             // the same of [Latency].StartRate beside the fleet's
 	fleetMass     = 3000            // milliseconds of the fleet's average that stand beside a worker's evidence
 	evidenceFades = 5 * time.Minute // half-life: one who was slow gets another chance although nobody asks him
 	slowest       = 0.01            // te per ms
@@ -89,7 +90,7 @@ func (t *target) pace(fleet float64) float64 {
 // fleetPace returns the fleet's milliseconds per te from what all of its targets have
 // taught.
 func (l *Latency) fleetPace(e evidence) float64 {
-	return bounded((e.ms + fleetMass) / (e.te + fleetMass*l.StartRate))
+	return bounded((e.ms + startMass) / (e.te + startMass*l.StartRate))
 }
 
 func bounded(pace float64) float64 {
@@ -114,6 +115,16 @@ func (p *Picker) fadeRates(d time.Duration) {
 	}
 }
 
+// suppose goes through the queues for requests whose first token tells nothing.
+func (p *Picker) suppose(now time.Time) {
+	at, fleet := now.UnixNano(), p.cfg.Latency.fleetPace(evidence{})
+	for _, t := range p.targets {
+		if t.head != nil && t.head.mute {
+			t.suppose(at, t.pace(fleet))
+		}
+	}
+}
+
 // enqueue puts l, which is about to be sent, at the end of its target's queue.
 func (l *leg) enqueue() {
 	t := l.t
@@ -130,16 +141,26 @@ func (l *leg) enqueue() {
 // dequeue takes l out of its target's queue: at its first token, which a prefill ends
 // with, or because it has ended without one.
 func (l *leg) dequeue(now time.Time, prefilled bool) {
+	t := l.t
+	if l.past {
+		l.past = false
+		t.past--
+		t.pastTokens -= l.prompt
+	}
 	if !l.queued {
 		return
 	}
-	t := l.t
-	if prefilled && !l.unary {
+	if prefilled && !l.mute {
 		t.seen.sample(l.work, max(l.at, t.progress), now.UnixNano())
 	}
 	if prefilled || t.head == l {
 		t.progress = now.UnixNano()
 	}
+	l.unlink()
+}
+
+func (l *leg) unlink() {
+	t := l.t
 	if l.prev == nil {
 		t.head = l.next
 	} else {
@@ -153,6 +174,22 @@ func (l *leg) dequeue(now time.Time, prefilled bool) {
 	l.next, l.prev, l.queued = nil, nil, false
 	if t.queue -= l.work; t.head == nil || t.queue < 0 {
 		t.queue = 0 // no rounding is left over
+	}
+}
+
+// suppose takes the mute requests at the head of t's queue for prefilled when they
+// should be: no first token will tell. They count as running then.
+func (t *target) suppose(now int64, pace float64) {
+	for l := t.head; l != nil && l.mute; l = t.head {
+		ends := t.progress + int64(l.work*pace*float64(time.Millisecond))
+		if ends > now {
+			return
+		}
+		t.progress = max(t.progress, ends)
+		l.past = true
+		t.past++
+		t.pastTokens += l.prompt
+		l.unlink()
 	}
 }
 

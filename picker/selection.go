@@ -242,8 +242,8 @@ func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
 		in.Turn[i] = float64(t.turn)
 		in.Requests[i] = float64(t.requests) + others.Requests
 		in.Waiting[i] = float64(t.waiting) + others.PrefillTokens
-		in.Decoders[i] = float64(t.requests-t.pending) + others.Decoders
-		in.Context[i] = float64(t.context) + others.ContextTokens
+		in.Decoders[i] = float64(t.requests-t.pending+t.past) + others.Decoders
+		in.Context[i] = float64(t.context+t.pastTokens) + others.ContextTokens
 		in.Missing[i] = 0
 		if len(req.Images) > 0 {
 			in.Missing[i] = float64(t.images.missing(req.Images))

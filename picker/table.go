@@ -230,6 +230,7 @@ func (p *Picker) refresh(now time.Time) {
 	}
 	p.visit(now)
 	p.fadeExternal(now)
+	p.suppose(now)
 	p.readSizes(tab)
 }
 

@@ -36,6 +36,8 @@ type target struct {
 	scraped    Scraped
 	asked      bool   // there is a scraped
 	place      uint64 // on the ring
+	past       int    // pending requests that are believed to be past their prefill
+	pastTokens int64  // their prompts
 
 	images      images
 	key         string
@@ -60,7 +62,8 @@ type leg struct {
 	risky   bool  // counted so by the host
 	done    bool  // a prefill worker has answered well
 	queued  bool  // among the pending ones of t
-	unary   bool  // its first token comes with its last
+	mute    bool  // its first token tells nothing of its prefill: that comes with the last, or nobody knows the prompt
+	past    bool  // mute, and believed to be past its prefill
 	plain   int64 // tokens it stands for without blocks
 	miss    int64 // tokens to prefill
 	prompt  int64 // tokens of the prompt

@@ -35,11 +35,18 @@ func (k fleetKind) validate(workers int) error {
 	return nil
 }
 
-// dress makes cfg a fleet of kind k with n engines.
-func (k fleetKind) dress(cfg *stack.Config, n int) {
-	// Slow enough for a cache hit to be worth something next to what processes on
-	// two cores cost.
-	rate := 4000
+// Prompt tokens that an engine of the demo computes in a second.
+const (
+	easyRate   = 4000 // a cache hit is worth something next to what processes on two cores cost
+	loadedRate = 1400 // requests queue
+)
+
+// dress makes cfg a fleet of kind k with n engines, slow ones if it is loaded.
+func (k fleetKind) dress(cfg *stack.Config, n int, loaded bool) {
+	rate := easyRate
+	if loaded {
+		rate = loadedRate
+	}
 	engines := func() []string {
 		return []string{"--prefill-tokens-per-s", strconv.Itoa(rate), "--block-size", strconv.Itoa(demoBlock)}
 	}

@@ -58,7 +58,7 @@ func TestEachKindOfFleetHasItsParts(t *testing.T) {
 		{pdFleet, false, "prefill,prefill,decode,decode,decode", "8000"},
 	} {
 		var cfg stack.Config
-		tt.kind.dress(&cfg, 5)
+		tt.kind.dress(&cfg, 5, false)
 		if got := roles(&cfg); got != tt.roles || (cfg.Broker != nil) != tt.broker || !slices.Contains(cfg.Workers[0].Args, tt.rate) {
 			t.Errorf("%s: roles %s, broker %v, %v", tt.kind, got, cfg.Broker, cfg.Workers[0].Args)
 		}

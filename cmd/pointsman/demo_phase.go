@@ -26,10 +26,12 @@ type phase struct {
 	name, policy string
 	weight       float64
 	kill, stay   bool
+	loaded       bool // the engines are slow
 }
 
 // outcome is what a run showed.
 type outcome struct {
+	phase   phase
 	results []traffic.Result
 	summary traffic.Summary
 	ceiling float64
@@ -55,6 +57,7 @@ func (d *demonstration) phase(ctx context.Context, p phase) (result outcome, err
 	if result, err = d.drive(ctx, p, s); err != nil {
 		return outcome{}, err
 	}
+	result.phase = p
 	if err = d.inspect(ctx, s, &result); err != nil {
 		return outcome{}, err
 	}
@@ -143,7 +146,7 @@ func (d *demonstration) start(ctx context.Context, p phase) (*stack.Stack, error
 		Bin: d.cfg.bin, Envoy: d.cfg.envoy,
 		Policy: p.policy, OverlapWeight: p.weight,
 	}
-	d.cfg.fleet.dress(&cfg, d.cfg.workers)
+	d.cfg.fleet.dress(&cfg, d.cfg.workers, p.loaded)
 	if d.cfg.override {
 		cfg.Bootstrap = stack.OverrideHost
 	}

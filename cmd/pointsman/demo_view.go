@@ -64,7 +64,7 @@ func (v *view) show(name string, s standing, breakers map[string]string) {
 	if s.hit >= 0 {
 		hits = fmt.Sprintf("%4.1f", 100*s.hit)
 	}
-	head := fmt.Sprintf("%-11s sent %3d/%d  ok %3d  interrupted %d  failed %d  hits %s %% of %4.1f %% possible  first token p50 %3d ms",
+	head := fmt.Sprintf("%-13s sent %3d/%d  ok %3d  interrupted %d  failed %d  hits %s %% of %4.1f %% possible  first token p50 %3d ms",
 		name, s.sent, s.total, s.ok, s.interrupted, s.failed, hits, 100*s.ceiling, s.ttftP50.Milliseconds())
 	if !v.terminal {
 		_, _ = fmt.Fprintf(v.out, "%s  open %s%s\n", head, loads(s), notClosed(breakers))
@@ -149,6 +149,6 @@ func breakerStates(ctx context.Context, s *stack.Stack) map[string]string {
 // summary writes what a run showed.
 func (v *view) summary(name string, o *outcome) {
 	s := o.summary
-	v.say("%s: %d requests, %d ok, %d interrupted, %d failed; hits %.1f %% of tokens (%.1f %% possible); first token p50 %d ms, p99 %d ms",
-		name, s.Requests, s.OK, s.Interrupted, s.Failed, 100*s.HitRatio, 100*o.ceiling, s.TTFTp50.Milliseconds(), s.TTFTp99.Milliseconds())
+	v.say("%s: %d requests, %d ok, %d interrupted, %d failed; hits %.1f %% of tokens (%.1f %% possible); first token p50 %d ms, p90 %d ms, p99 %d ms",
+		name, s.Requests, s.OK, s.Interrupted, s.Failed, 100*s.HitRatio, 100*o.ceiling, s.TTFTp50.Milliseconds(), s.TTFTp90.Milliseconds(), s.TTFTp99.Milliseconds())
 }

@@ -10,7 +10,7 @@ import (
 type Summary struct {
 	Requests, OK, Interrupted, Failed int
 	HitRatio                          float64       // cached of all prompt tokens, as the engines' usage says
-	TTFTp50, TTFTp99                  time.Duration // of answers that began
+	TTFTp50, TTFTp90, TTFTp99         time.Duration // of answers that began
 }
 
 // Summarize adds up results. Only whole answers carry usage, so the hit ratio is
@@ -40,7 +40,7 @@ func Summarize(results []Result) Summary {
 	}
 	if len(ttft) > 0 {
 		slices.Sort(ttft)
-		s.TTFTp50, s.TTFTp99 = ttft[len(ttft)/2], ttft[len(ttft)*99/100]
+		s.TTFTp50, s.TTFTp90, s.TTFTp99 = ttft[len(ttft)/2], ttft[len(ttft)*9/10], ttft[len(ttft)*99/100]
 	}
 	return s
 }
