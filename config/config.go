@@ -32,7 +32,7 @@ import (
 type Config struct {
 	Program Program
 	File    string // --config, "" for none
-	Pool    string // --pool-name: which section of the file's pools is the program's
+	Pool    string // --pool-name: the InferencePool, and the section of the file's pools, that is the program's
 
 	Host           string
 	Port           int // forwarder's HTTP port
@@ -46,6 +46,8 @@ type Config struct {
 	StaticFile string
 	Etcd       Etcd
 	Kubernetes Kubernetes
+
+	InferencePool InferencePool // beside Pool, its name
 
 	NATS             NATS
 	RequestTransport string // http, nats
@@ -98,6 +100,17 @@ type Etcd struct {
 type Kubernetes struct {
 	Selector, Namespace, Kubeconfig string
 	Ready                           string // worker, pod, off
+}
+
+// InferencePool is which Pods are the pool's endpoints, and what those are that
+// carry no worker's record.
+type InferencePool struct {
+	Namespace    string
+	Selector     string // instead of a pool
+	Ports        []int  // of Selector
+	Model        string // "" asks the endpoints
+	BlockSize    int    // 0 is what cache events say
+	KVEventsPort int    // 0 for none
 }
 
 // NATS is how to reach the broker, and the bounds of requests over it.
@@ -182,8 +195,11 @@ func (c *Config) finish() {
 		c.ExtProc.CertFile, c.ExtProc.KeyFile = c.CertPath+"/tls.crt", c.CertPath+"/tls.key"
 	}
 	c.ExtProc.MaxMessage = max(c.ExtProc.MaxMessage, c.ExtProc.MaxBody+(1<<20))
+	if o := c.origin["discovery-backend"]; o.source == FromDefault {
+		c.Discovery = c.discoveryOf()
+	}
 	if o := c.origin["health-probe"]; o.source == FromDefault {
-		c.Health.Enabled = c.Discovery != "kubernetes" // there the kubelet's readiness counts
+		c.Health.Enabled = c.Discovery != "kubernetes" && c.Discovery != "inferencepool" // there the kubelet's readiness counts
 	}
 	if c.KVExact == "off" {
 		c.KVEventTransport = "none"
@@ -194,6 +210,16 @@ func (c *Config) finish() {
 			c.Tokenizer = "none" // exact ids buy nothing when there is nothing exact to match
 		}
 	}
+}
+
+// discoveryOf returns the backend of a program that was not told one: the command
+// lines of other endpoint pickers name a pool, or a selector with ports, instead.
+func (c *Config) discoveryOf() string {
+	pool := c.said("pool-name") && c.Program&EPP != 0
+	if c.Kubernetes.Selector == "" && c.Etcd.Endpoint == "" && c.StaticFile == "" && (pool || c.InferencePool.Selector != "") {
+		return "inferencepool"
+	}
+	return "kubernetes"
 }
 
 // Validate reports every fault at once, those of the rooms included.
@@ -223,7 +249,11 @@ func (c *Config) Validate() error {
 	case c.Discovery == "etcd" && c.Etcd.Endpoint == "":
 		errs = append(errs, errors.New("--discovery-backend etcd needs --etcd-endpoint"))
 	case c.Discovery == "kubernetes" && c.Kubernetes.Selector == "":
-		errs = append(errs, errors.New("--discovery-backend kubernetes needs --k8s-label-selector, for instance infera.amd.com/deployment=NAME"))
+		errs = append(errs, errors.New("--discovery-backend kubernetes needs --k8s-label-selector, for instance infera.amd.com/deployment=NAME; an endpoint picker of an InferencePool needs --pool-name"))
+	case c.Discovery == "inferencepool" && c.InferencePool.Selector == "" && !c.said("pool-name"):
+		errs = append(errs, errors.New("--discovery-backend inferencepool needs --pool-name, or --endpoint-selector with --endpoint-target-ports"))
+	case c.Discovery == "inferencepool" && (c.InferencePool.Selector == "") != (len(c.InferencePool.Ports) == 0):
+		errs = append(errs, errors.New("--endpoint-selector and --endpoint-target-ports: give both or none"))
 	}
 	if (c.Etcd.Cert == "") != (c.Etcd.Key == "") {
 		errs = append(errs, errors.New("--etcd-cert and --etcd-key: give both or none"))

@@ -188,6 +188,31 @@ func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 // portValue takes 0 only where a setting says what 0 means.
 func portValue(p *int) value { return intValue(p, 0, 65535) }
 
+// portsValue is a list of ports with commas, in brackets or not.
+func portsValue(p *[]int) value {
+	return value{"port,…", func(s string) error {
+		ports := []int{}
+		for part := range strings.SplitSeq(strings.Trim(s, "[]"), ",") {
+			if part = strings.TrimSpace(part); part == "" {
+				continue
+			}
+			var n int
+			if err := intValue(&n, 1, 65535).set(part); err != nil {
+				return err
+			}
+			ports = append(ports, n)
+		}
+		*p = ports
+		return nil
+	}, func() string {
+		var parts []string
+		for _, n := range *p {
+			parts = append(parts, strconv.Itoa(n))
+		}
+		return strings.Join(parts, ",")
+	}}
+}
+
 func boolValue(p *bool) value {
 	return value{"bool", func(s string) error {
 		b, err := parseBool(s)

@@ -62,7 +62,7 @@ func (c *Config) listening() []setting {
 
 func (c *Config) fleetRows() []setting {
 	return []setting{
-		{name: "discovery-backend", group: "Fleet", in: Both, usage: "where workers are found", value: oneOf(&c.Discovery, "kubernetes", "etcd", "static")},
+		{name: "discovery-backend", group: "Fleet", in: Both, usage: "where workers are found; when nothing is said, kubernetes, but inferencepool for an EPP with a --pool-name or an --endpoint-selector", value: oneOf(&c.Discovery, "kubernetes", "inferencepool", "etcd", "static")},
 		{name: "static-file", group: "Fleet", in: Both, usage: "YAML list of workers for the static backend; watched", value: stringValue(&c.StaticFile)},
 		{name: "etcd-endpoint", group: "Fleet", in: Both, usage: "host, host:port or URL of etcd; several with commas", value: stringValue(&c.Etcd.Endpoint)},
 		{name: "etcd-prefix", group: "Fleet", in: Both, usage: "key prefix of worker records", value: stringValue(&c.Etcd.Prefix)},
@@ -75,6 +75,12 @@ func (c *Config) fleetRows() []setting {
 		{name: "k8s-namespace", group: "Fleet", in: Both, usage: "namespace of the Pods; empty for the one this runs in", value: stringValue(&c.Kubernetes.Namespace)},
 		{name: "kubeconfig", env: noEnv, group: "Fleet", in: Both, usage: "file to find the API server with; empty for those of KUBECONFIG, ~/.kube/config, or the Pod's service account", value: stringValue(&c.Kubernetes.Kubeconfig)},
 		{name: "k8s-ready", group: "Fleet", in: Both, usage: "what must be Ready: the worker's container, which is the forwarder's default, the whole Pod with its sidecar, the EPP's, or nothing (off)", value: oneOf(&c.Kubernetes.Ready, "worker", "pod", "off")},
+		{name: "pool-namespace", env: []string{"INFERA_POOL_NAMESPACE", "NAMESPACE"}, group: "Fleet", in: Both, usage: "namespace of the InferencePool and its Pods; empty for the one this runs in", value: stringValue(&c.InferencePool.Namespace)},
+		{name: "endpoint-selector", group: "Fleet", in: Both, usage: "label selector of the Pods, instead of an InferencePool, for clusters without that CRD", value: stringValue(&c.InferencePool.Selector)},
+		{name: "endpoint-target-ports", group: "Fleet", in: Both, usage: "the ports at which these Pods serve, with commas, at most 8: each Pod and port is an endpoint", value: portsValue(&c.InferencePool.Ports)},
+		{name: "endpoint-model", group: "Fleet", in: Both, usage: "the model of a pool's endpoints that carry no worker's record; empty asks them at /v1/models", value: stringValue(&c.InferencePool.Model)},
+		{name: "endpoint-block-size", group: "Fleet", in: Both, usage: "KV block size of such endpoints, in tokens; 0 is what their cache events say", value: intValue(&c.InferencePool.BlockSize, 0, 1<<16)},
+		{name: "endpoint-kv-events-port", group: "Fleet", in: Both, usage: "port at which such endpoints publish cache events over ZeroMQ, that of each further target port one above; 0 for none", value: intValue(&c.InferencePool.KVEventsPort, 0, 65527)},
 		{name: "destination-port", env: []string{"INFERA_EPP_DEST_PORT"}, group: "Fleet", in: EPP, usage: "port of the forwarder beside each worker, for records that name none", value: portValue(&c.Picker.DestinationPort)},
 	}
 }
@@ -294,7 +300,7 @@ func (c *Config) natsRequests() []setting {
 func (c *Config) operating() []setting {
 	return []setting{
 		{name: "config", group: "Operating", in: Both, usage: "YAML file of settings, flag names as keys; under pools, a section for each pool, which beats flags. Watched: what can change while running does, for new requests", value: stringValue(&c.File)},
-		{name: "pool-name", group: "Operating", in: Both, usage: "which section of the file's pools is this program's", value: stringValue(&c.Pool)},
+		{name: "pool-name", group: "Operating", in: Both, usage: "the InferencePool that an EPP picks for, and which section of the file's pools is this program's", value: stringValue(&c.Pool)},
 		{name: "log-level", group: "Operating", in: Both, usage: "least level that is logged", value: oneOf(&c.LogLevel, "debug", "info", "warn", "error")},
 		{name: "log-format", group: "Operating", in: Both, usage: "format of log lines", value: oneOf(&c.LogFormat, "json", "text")},
 		{name: "admin-token", group: "Operating", in: Both, secret: true, usage: "bearer token for /config and /debug from other machines; without it they answer this machine only", value: stringValue(&c.AdminToken)},

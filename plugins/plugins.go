@@ -25,6 +25,7 @@ import (
 	"pointsman/plugins/connector/vllmmooncake"
 	"pointsman/plugins/connector/vllmmoriio"
 	"pointsman/plugins/discovery/etcd"
+	"pointsman/plugins/discovery/inferencepool"
 	"pointsman/plugins/discovery/kubernetes"
 	"pointsman/plugins/discovery/static"
 	natsevents "pointsman/plugins/kvevents/nats"
@@ -37,6 +38,7 @@ type Settings struct {
 	Static     static.Config
 	Etcd       etcd.Config
 	Kubernetes kubernetes.Config
+	Pool       inferencepool.Config
 	ZMQ        zmq.Config
 	NATSEvents natsevents.Config // of KV events, not of requests
 }
@@ -45,7 +47,8 @@ type Settings struct {
 func DefaultSettings() Settings {
 	return Settings{
 		Static: static.DefaultConfig(), Etcd: etcd.DefaultConfig(), Kubernetes: kubernetes.DefaultConfig(),
-		ZMQ: zmq.DefaultConfig(), NATSEvents: natsevents.DefaultConfig(),
+		Pool: inferencepool.DefaultConfig(),
+		ZMQ:  zmq.DefaultConfig(), NATSEvents: natsevents.DefaultConfig(),
 	}
 }
 
@@ -60,6 +63,9 @@ type Events interface {
 // Discovery backends, by the name that --discovery-backend takes.
 var Discovery = map[string]func(Settings, *slog.Logger) (fleet.Source, error){
 	"etcd": func(s Settings, log *slog.Logger) (fleet.Source, error) { return etcd.New(s.Etcd, log) },
+	"inferencepool": func(s Settings, log *slog.Logger) (fleet.Source, error) {
+		return inferencepool.New(s.Pool, log)
+	},
 	"kubernetes": func(s Settings, log *slog.Logger) (fleet.Source, error) {
 		return kubernetes.New(s.Kubernetes, log)
 	},

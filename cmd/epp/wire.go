@@ -19,8 +19,11 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Gate:     core.Gate,
 		Store:    core.Store,
 		Log:      core.Log,
-		Audit:    core.Audit,
-		Ready:    func() bool { return core.Synced() == nil },
+
+		Objectives: core.Objectives(),
+
+		Audit: core.Audit,
+		Ready: func() bool { return core.Synced() == nil },
 	})
 	if err != nil {
 		return err

@@ -19,6 +19,13 @@ func adapterSettings(cfg *config.Config) plugins.Settings {
 	s.Etcd.CA, s.Etcd.Cert, s.Etcd.Key = cfg.Etcd.CA, cfg.Etcd.Cert, cfg.Etcd.Key
 	s.Kubernetes.Selector, s.Kubernetes.Namespace = cfg.Kubernetes.Selector, cfg.Kubernetes.Namespace
 	s.Kubernetes.Kubeconfig, s.Kubernetes.Ready = cfg.Kubernetes.Kubeconfig, kubernetes.Readiness(cfg.Kubernetes.Ready)
+	p := &s.Pool
+	p.Pool, p.Namespace, p.Kubeconfig = cfg.Pool, cfg.InferencePool.Namespace, cfg.Kubernetes.Kubeconfig
+	p.Selector, p.Ports, p.Model = cfg.InferencePool.Selector, cfg.InferencePool.Ports, cfg.InferencePool.Model
+	p.BlockSize, p.KVEventsPort = cfg.InferencePool.BlockSize, cfg.InferencePool.KVEventsPort
+	if cfg.Program == config.EPP {
+		p.PickerPort = cfg.GRPCPort
+	}
 	s.ZMQ.Topic, s.ZMQ.ReplayPortOffset = cfg.KVEventTopic, cfg.KVReplayOffset
 	n := &s.NATSEvents
 	n.Server, n.Credentials, n.NkeySeed, n.Token = cfg.NATS.Server, cfg.NATS.Credentials, cfg.NATS.NkeySeed, cfg.NATS.Token

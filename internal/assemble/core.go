@@ -21,6 +21,7 @@ import (
 	"pointsman/health"
 	"pointsman/internal/run"
 	"pointsman/kvindex"
+	"pointsman/objectives"
 	"pointsman/picker"
 	"pointsman/plugins"
 	"pointsman/plugins/transport/nats"
@@ -162,9 +163,23 @@ func (c *Core) Preparer() *prompt.Preparer {
 // Audit takes the numbers that an engine reports of a request.
 func (c *Core) Audit(r audit.Report) { c.audit.Observe(r) }
 
+// Objectives returns the book of the pool's objectives and rewrites; nil when
+// discovery knows of none.
+func (c *Core) Objectives() *objectives.Book {
+	if s, ok := c.source.(interface{ Objectives() *objectives.Book }); ok {
+		return s.Objectives()
+	}
+	return nil
+}
+
 // Synced says why no request can be served yet, nil when they can: the fleet
 // must be known, and where requests go over a broker, it must be reached.
 func (c *Core) Synced() error {
+	if s, ok := c.source.(interface{ Waiting() error }); ok {
+		if err := s.Waiting(); err != nil {
+			return err
+		}
+	}
 	if !c.Store.Synced() {
 		return errors.New("the fleet is not known yet: discovery has not answered")
 	}
