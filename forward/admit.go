@@ -11,12 +11,12 @@ import (
 )
 
 // forward serves one request that needs a worker.
-func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.ResponseController) {
+func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	route := routingOf(r.Header)
 	cfg := s.cfg.Load()
 	x := &exchange{
-		s: s, cfg: cfg, w: w, r: r, rc: rc, ctx: r.Context(), start: now,
+		s: s, cfg: cfg, w: w, r: r, rc: *http.NewResponseController(w), ctx: r.Context(), start: now,
 		id:     requestID(r.Header, now),
 		kind:   kindOf(r),
 		route:  route,
@@ -36,7 +36,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, rc *http.Respon
 	err := x.serve() //nolint:contextcheck // it goes by x.ctx, made of the request's
 	x.finish(r.Context(), err)
 	if errors.Is(err, prompt.ErrTooLarge) || errors.Is(err, admission.ErrExhausted) {
-		linger(rc, r)
+		linger(&x.rc, r)
 	}
 	if x.abort {
 		panic(http.ErrAbortHandler) // net/http's way to end a response visibly broken
@@ -75,7 +75,7 @@ func (x *exchange) admit() error {
 	if _, err := clientBudget(x.r.Header); err != nil {
 		return err
 	}
-	body, err := x.s.readBody(x.rc, x.r, bodyLimit{x.cfg.MaxBody, x.cfg.MinBodyRate})
+	body, err := x.s.readBody(&x.rc, x.r, bodyLimit{x.cfg.MaxBody, x.cfg.MinBodyRate})
 	if err != nil {
 		if x.r.Context().Err() != nil {
 			return errClientGone
@@ -89,10 +89,32 @@ func (x *exchange) admit() error {
 	}
 	x.bytesIn = len(raw)
 	x.s.metrics.bytesIn.Add(float64(len(raw)))
-	if x.kind == prompt.Other && x.r.Method == http.MethodPost && isResponses(x.r.URL.Path) {
-		return x.scan.ScanStrictly(x.r.Header, raw)
+	return x.read(raw)
+}
+
+// asked is what the body asks for, as far as it is needed for as long as the
+// request lasts: the scan itself goes back with the body.
+type asked struct {
+	Model     string
+	Stream    bool
+	N, BestOf int
+	Retention prompt.Retention
+}
+
+// read scans the body.
+func (x *exchange) read(raw []byte) (err error) {
+	r, ok := x.s.scans.Get().(*prompt.Request)
+	if !ok {
+		r = new(prompt.Request)
 	}
-	return x.scan.Scan(x.kind, x.r.Header, raw)
+	x.parsed = r
+	if x.kind == prompt.Other && x.r.Method == http.MethodPost && isResponses(x.r.URL.Path) {
+		err = r.ScanStrictly(x.r.Header, raw)
+	} else {
+		err = r.Scan(x.kind, x.r.Header, raw)
+	}
+	x.scan = asked{Model: r.Model, Stream: r.Stream, N: r.N, BestOf: r.BestOf, Retention: r.Retention}
+	return err
 }
 
 // prepareHeader makes the headers that go to every worker tried.
@@ -102,9 +124,7 @@ func (x *exchange) prepareHeader() {
 	if x.clientID = x.outHeader.Get(headerClientID); !trust.ValidID(x.clientID) {
 		x.clientID = x.id
 	}
-	if x.cfg.EngineRequestID {
-		x.nonce = nonce()
-	}
+	x.nonce = newNonce()
 	if x.identity() {
 		x.outHeader["Accept-Encoding"] = x.value("identity")
 	}

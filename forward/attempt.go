@@ -23,13 +23,15 @@ const answerTime = time.Second
 // the two of a pair.
 type attempt struct {
 	x        *exchange
-	decision *picker.Decision
-	begin    func() error    // called when the worker has produced something: its error ends the attempt; may be nil
-	ctx      context.Context //nolint:containedctx // its life is the attempt's
+	picked   picker.Decision
+	decision *picker.Decision // picked, or the alternate for its decode worker
+	begin    func() error     // called when the worker has produced something: its error ends the attempt; may be nil
+	ctx      context.Context  //nolint:containedctx // its life is the attempt's
 	cancel   context.CancelCauseFunc
 	waits    waits
-	last     *try // of the leg that is relayed to the client; nil before it was sent
-	status   int  // of the worker's response; 0 before it
+	last     *try    // of the leg that is relayed to the client; nil before it was sent
+	sent     Request // of a request that is no pair's
+	status   int     // of the worker's response; 0 before it
 
 	// handed says that a pair's prefill worker has answered well: a failure of the
 	// decode leg before its first token is then the handoff's.
@@ -49,8 +51,9 @@ type attempt struct {
 func (x *exchange) attempts() error {
 	var last error
 	for n := 0; ; n++ {
-		d, err := x.reserve(n)
-		if err != nil {
+		a := x.newAttempt(n)
+		d := &a.picked
+		if err := x.reserve(n, d); err != nil {
 			if last != nil { // no alternate: the failure is what there is to tell
 				return last
 			}
@@ -60,7 +63,7 @@ func (x *exchange) attempts() error {
 			x.moved(last)
 		}
 		x.workers = append(x.workers, d.Worker.ID)
-		last = x.try(&d)
+		last = a.try()
 		if last == nil || x.spent >= x.maxRetries() || !x.mayRepeat(last, d.Prefill != nil) || !x.roomFor(d.Prefill != nil) {
 			return last
 		}
@@ -70,8 +73,18 @@ func (x *exchange) attempts() error {
 				return &exhausted{last}
 			}
 		}
-		x.failed(&d, last)
+		x.failed(d, last)
 	}
+}
+
+// newAttempt returns the memory of attempt n. Legs of the former one may still run.
+func (x *exchange) newAttempt(n int) *attempt {
+	a := &x.first
+	if n > 0 {
+		a = new(attempt)
+	}
+	a.x, a.decision = x, &a.picked
+	return a
 }
 
 // uncarried reports whether err says that there is no way to a worker from here,
@@ -128,29 +141,27 @@ func (x *exchange) mayRepeat(err error, pair bool) bool {
 		return x.mayRepeatPair(err)
 	}
 	repeatable := x.cfg.RetrySafety == BeforeFirstToken && x.repeatable()
-	var ans *answer
-	var broken *Error
-	switch {
-	case errors.As(err, &ans):
+	if ans, ok := errors.AsType[*answer](err); ok {
 		return ans.refused() || repeatable && ans.status >= 500 && ans.status != http.StatusNotImplemented
+	}
+	switch {
 	case errors.Is(err, errNoTransport):
 		return true
 	case errors.Is(err, errIdle), errors.Is(err, errFirstToken):
 		return repeatable
-	case errors.As(err, &broken):
-		return broken.Stage <= StageWrite || repeatable
 	}
-	return false
+	broken, ok := errors.AsType[*Error](err)
+	return ok && (broken.Stage <= StageWrite || repeatable)
 }
 
-// try sends the request to the worker of d and relays what it answers. It
-// returns d to the picker whatever happens.
-func (x *exchange) try(d *picker.Decision) (err error) {
+// try sends the request to the worker that was picked and relays what it answers. It
+// returns the decision to the picker whatever happens.
+func (a *attempt) try() (err error) {
+	x := a.x
 	outcome := breaker.Neutral
-	ctx, cancel := context.WithCancelCause(x.ctx)
-	a := &attempt{x: x, decision: d, ctx: ctx, cancel: cancel}
+	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
 	defer func() { a.decision.Done(time.Now(), outcome) }()
-	defer cancel(nil)
+	defer a.cancel(nil)
 	a.waits.prepare(a)
 	defer a.waits.stop()
 	x.current = a
@@ -212,13 +223,14 @@ func (a *attempt) run() error {
 	if d.Prefill != nil {
 		return a.runPair()
 	}
-	req := &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: x.outHeader}
+	req := &a.sent
+	*req = Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: x.outHeader}
 	setRank(req.Header, d.Rank)
 	if x.body != nil {
 		req.Body = x.retained(d.Worker, *x.body)
 	}
 	if x.mayRepeat(errDeparted, false) {
-		a.await(d.Worker, legMixed, a.leaveWorker)
+		a.await(d.Worker, legMixed, nil)
 	}
 	return a.relay(sending{leg: legMixed, worker: d.Worker, affinity: hasAffinity(d), timed: a}, req)
 }

@@ -67,7 +67,7 @@ func (p *pending) follow(snap *fleet.Snapshot) (ended int) {
 		switch now := snap.Worker(w.ID); {
 		case now != nil && now.Status != fleet.Active:
 			a.spared = true
-		case now == nil && !a.spared && replaced(snap, w) && a.leave():
+		case now == nil && !a.spared && replaced(snap, w) && a.giveUp():
 			a.departed = true
 			p.remove(a)
 			ended++
@@ -88,7 +88,7 @@ func replaced(snap *fleet.Snapshot, w *fleet.Worker) bool {
 }
 
 // await lists a for as long as nothing comes of it, when its leg on w can be
-// repeated. leave ends the attempt, unless it is too late to.
+// repeated. leave ends the attempt, unless it is too late to; nil cancels it.
 func (a *attempt) await(w *fleet.Worker, l leg, leave func() bool) {
 	x := a.x
 	x.mu.Lock()
@@ -100,8 +100,11 @@ func (a *attempt) await(w *fleet.Worker, l leg, leave func() bool) {
 	}
 }
 
-// leaveWorker ends a whole request's attempt.
-func (a *attempt) leaveWorker() bool {
+// giveUp ends an attempt that is listed, and reports whether it could.
+func (a *attempt) giveUp() bool {
+	if a.leave != nil {
+		return a.leave()
+	}
 	a.cancel(errDeparted)
 	return true
 }

@@ -29,8 +29,8 @@ func (x *exchange) describePick() {
 		return
 	}
 	x.pick.Retention = picker.Retention(x.scan.Retention)
-	x.pick.Multimodal = x.scan.Multimodal
-	x.pick.Images = x.scan.Images
+	x.pick.Multimodal = x.parsed.Multimodal
+	x.pick.Images = x.parsed.Images
 	if x.direct { // who serves is decided: no tokenizer is loaded for it
 		return
 	}
@@ -48,7 +48,7 @@ func (x *exchange) session() string {
 	if owner == "" {
 		owner = h.Get("Authorization")
 	}
-	return picker.SessionKey(owner, h.Get("X-Conversation-Id"), x.scan.User())
+	return picker.SessionKey(owner, h.Get("X-Conversation-Id"), x.parsed.User())
 }
 
 // score cuts the prompt into blocks, if there is something that can.
@@ -67,8 +67,8 @@ func (x *exchange) score() {
 	}
 	x.scored = sc
 	sc.sizes = x.s.deps.Picker.BlockSizes(x.scan.Model, sc.sizes[:0])
-	preparer.Prepare(x.ctx, &x.scan, sc.sizes, &sc.out)
-	x.report = audit.Of(&x.scan, &sc.out, x.start)
+	preparer.Prepare(x.ctx, x.parsed, sc.sizes, &sc.out)
+	x.report = audit.Of(x.parsed, &sc.out, x.start)
 	x.pick.ByLoad = false
 	x.pick.Tokens = sc.out.Tokens
 	x.pick.Blocks = sc.out.Blocks
@@ -85,41 +85,56 @@ func (x *exchange) releaseScored() {
 	}
 }
 
-// next returns who serves attempt n: the gateway's choice first, if there is
+// next finds out who serves attempt n: the gateway's choice first, if there is
 // one, else the picker's, without the workers already tried.
-func (x *exchange) next(n int) (picker.Decision, error) {
-	now := time.Now()
+//
+// The deepest calls of a request are below it, and a goroutine keeps the stack that
+// it once needed for as long as its stream is open. So decisions are written to
+// where they stay, and what few requests need is in functions of its own.
+func (x *exchange) next(n int, d *picker.Decision) error {
 	if x.direct && n == 0 {
-		d, err := x.named(now)
+		err := x.named(time.Now(), d)
 		if errors.Is(err, picker.ErrUnknownWorker) && !x.hasLeft() && x.awaitNamed() {
-			d, err = x.named(time.Now())
+			err = x.named(time.Now(), d)
 		}
 		switch {
 		case err == nil:
-			return d, nil
+			return nil
 		case x.own != "", x.hasLeft(), x.cfg.DirectFallback == DirectPolicy && errors.Is(err, picker.ErrUnknownWorker):
 			x.s.metrics.directed(directPolicy)
 		default:
 			x.s.metrics.directed(directStale)
-			return d, err
+			return err
 		}
 	}
-	if x.localTo != "" { // its prefill worker has failed, and it is to do without
-		req := x.pick
-		req.Alone = true
-		to := x.localTo
-		x.localTo = ""
-		return x.s.deps.Picker.Direct(now, to, "", &req)
+	if x.localTo != "" {
+		return x.alone(d)
 	}
+	return x.choice(d)
+}
+
+// alone reserves a decode worker whose prefill worker has failed, and that is to do
+// without.
+func (x *exchange) alone(d *picker.Decision) (err error) {
+	req := x.pick
+	req.Alone = true
+	to := x.localTo
+	x.localTo = ""
+	*d, err = x.s.deps.Picker.Direct(time.Now(), to, "", &req)
+	return err
+}
+
+// choice asks the picker.
+func (x *exchange) choice(d *picker.Decision) (err error) {
 	x.pick.Tried = x.tried
-	d, err := x.s.deps.Picker.Pick(now, &x.pick)
+	*d, err = x.s.deps.Picker.Pick(time.Now(), &x.pick)
 	if x.kind == prompt.Other && !x.pick.AnyModel && errors.Is(err, picker.ErrNoModel) {
 		// An engine may know models that the fleet does not, such as adapters:
 		// such a request is the engine's to refuse.
 		x.pick.AnyModel = true
-		return x.s.deps.Picker.Pick(now, &x.pick)
+		*d, err = x.s.deps.Picker.Pick(time.Now(), &x.pick)
 	}
-	return d, err
+	return err
 }
 
 // joinTime is how long a worker that the gateway names may take to be heard of
@@ -161,9 +176,9 @@ func (x *exchange) hasLeft() bool {
 }
 
 // named reserves the workers that the headers name (infera.md 5.4).
-func (x *exchange) named(now time.Time) (picker.Decision, error) {
+func (x *exchange) named(now time.Time, d *picker.Decision) (err error) {
 	if x.route.prefill != "" && (len(x.s.deps.Connectors) == 0 || x.kind == prompt.Other) {
-		return picker.Decision{}, errPD
+		return errPD
 	}
 	req := x.pick
 	req.AnyModel = x.kind == prompt.Other // the model of such a request is the engine's to judge
@@ -176,9 +191,8 @@ func (x *exchange) named(now time.Time) (picker.Decision, error) {
 	if x.route.prefill != "" {
 		prefill = ranked(snap, x.route.prefill, x.route.prefillRank)
 	}
-	d, err := x.s.deps.Picker.Direct(now, worker, prefill, &req)
-	if err != nil {
-		return d, fmt.Errorf("%w: %w", errStale, err)
+	if *d, err = x.s.deps.Picker.Direct(now, worker, prefill, &req); err != nil {
+		return stale(err)
 	}
 	if x.own != "" {
 		x.s.metrics.fallbackLocal.Inc()
@@ -186,5 +200,7 @@ func (x *exchange) named(now time.Time) (picker.Decision, error) {
 	} else {
 		x.s.metrics.directed(directNamed)
 	}
-	return d, nil
+	return nil
 }
+
+func stale(err error) error { return fmt.Errorf("%w: %w", errStale, err) }

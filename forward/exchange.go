@@ -20,7 +20,7 @@ type exchange struct {
 	cfg   *Config // as it was when the request came
 	w     http.ResponseWriter
 	r     *http.Request
-	rc    *http.ResponseController
+	rc    http.ResponseController
 	ctx   context.Context //nolint:containedctx // its life is the request's
 	start time.Time
 	id    string
@@ -29,18 +29,20 @@ type exchange struct {
 	target       string
 	outHeader    http.Header
 	body         *[]byte // nil when there is none, or when it is not needed any more
-	scan         prompt.Request
+	scan         asked
+	parsed       *prompt.Request // what scan and the pick are made of; nil when it is not needed any more
 	scored       *scored         // nil for what is not scored here
 	report       audit.Report    // what the pick foresaw of it
 	served       picker.Decision // by which the answer's first content came
 	pick         picker.Request
-	gate         admitted
-	direct       bool // the headers name the worker
+	gate         *admitted // nil for what has not come to the gate
+	direct       bool      // the headers name the worker
 	route        routing
 	own          string   // worker served in place of the named one: the gateway has fallen back to this forwarder
 	workers      []string // that have been asked; the first ones in firstWorkers
 	firstWorkers [2]string
-	values       []string  // of headers; see value
+	values       [5]string // of headers; see value
+	valued       int       // of these, those in use
 	tried        []string  // of these and of prefill workers, those that failed
 	paired       bool      // a prefill/decode pair has been asked
 	object       *Object   // the body's members, once a pair has been asked
@@ -51,12 +53,15 @@ type exchange struct {
 	localTo      string    // decode worker that is to compute the prompt itself, after its prefill worker failed
 	deadline     time.Time // by which the client wants all of the answer; zero for none
 	clientID     string    // X-Request-Id for workers, and for the client when a worker returns its own
-	nonce        string    // ends the names under which engines know the request
+	nonce        nonce     // ends the names under which engines know the request
 
 	mu         sync.Mutex // guards what both legs of a pair write
 	tries      []*try
 	sent       [legCount]byte
 	firstTries [2]*try // of tries, beginning with it
+
+	first    attempt // most requests have no other, nor a second try
+	firstTry try
 
 	committed  bool // the response head has been handed to net/http
 	abort      bool // the body broke: the connection must not end cleanly
@@ -108,7 +113,7 @@ func (x *exchange) answering() *try {
 // which the engine knew it.
 func (x *exchange) identify() {
 	h := x.w.Header()
-	h[headerRequestID] = []string{x.id}
+	h[headerRequestID] = x.value(x.id)
 	if x.cfg.EngineRequestID && len(h[headerClientID]) > 0 {
 		h[headerClientID] = []string{x.clientID}
 	}
@@ -125,21 +130,30 @@ func (x *exchange) nameWorker(answering *try, status int) {
 	if n := len(x.workers); n > 0 {
 		h[headerWorker] = x.value(x.workers[n-1])
 	}
-	h[headerAttempts] = []string{x.receipt(answering, status)}
+	h[headerAttempts] = x.value(x.receipt(answering, status))
 }
 
-// value returns a header field's values: v alone. A request's headers share one
-// array, for each slice of its own would be an allocation.
+// value returns a header field's values: v alone. The headers that every request
+// sets share one array, for each slice of its own would be an allocation. Only the
+// request's own goroutine may call it.
 func (x *exchange) value(v string) []string {
-	if len(x.values) == cap(x.values) {
-		x.values = make([]string, 0, 6) // what an exchange of one attempt sets
+	n := x.valued
+	if n == len(x.values) {
+		return []string{v}
 	}
-	n := len(x.values)
-	x.values = append(x.values, v)
+	x.values[n] = v
+	x.valued++
 	return x.values[n : n+1 : n+1]
 }
 
+// releaseBody gives back the body and what was read out of it.
 func (x *exchange) releaseBody() {
+	if x.parsed != nil {
+		x.pick.Images = nil // the scan's memory
+		x.parsed.Reset()
+		x.s.scans.Put(x.parsed)
+		x.parsed = nil
+	}
 	if x.body != nil {
 		x.s.bodies.Give(int64(cap(*x.body)))
 		x.s.bufs.put(x.body)

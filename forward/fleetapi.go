@@ -16,8 +16,7 @@ const modelsPath = "/v1/models"
 
 // serveHTTP answers what the fleet can answer, and forwards everything else.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	rc := http.NewResponseController(w)
-	_ = rc.SetWriteDeadline(time.Time{}) // of the former request on this connection
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of the former request on this connection
 	if h := s.route(r.URL.Path); h != nil {
 		h.ServeHTTP(w, r)
 		return
@@ -28,7 +27,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	s.forward(w, r, rc)
+	s.forward(w, r)
 }
 
 // route returns which of Deps.Routes answers path; nil for none.

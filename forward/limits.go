@@ -58,10 +58,13 @@ func (x *exchange) left(now time.Time) (time.Duration, bool) {
 	return x.deadline.Sub(now), !x.deadline.IsZero()
 }
 
-// nonce returns eight random hexadecimal digits. They keep names apart and need
-// not be secret.
-func nonce() string {
+// nonce are eight random hexadecimal digits. They keep names apart and need not be
+// secret.
+type nonce [8]byte
+
+func newNonce() (n nonce) {
 	var raw [4]byte
 	binary.BigEndian.PutUint32(raw[:], rand.Uint32()) //nolint:gosec // see above
-	return hex.EncodeToString(raw[:])
+	hex.Encode(n[:], raw[:])
+	return n
 }

@@ -29,8 +29,6 @@ const (
 
 // ending says how the request has ended.
 func (x *exchange) ending(err error) string {
-	var event *errorEvent
-	var refusal *admission.Refusal
 	switch {
 	case errors.Is(err, errClientGone), err != nil && x.r.Context().Err() != nil && !errors.Is(err, errDraining):
 		return endCancel
@@ -44,12 +42,14 @@ func (x *exchange) ending(err error) string {
 	if end := limitOf(err); end != "" {
 		return end
 	}
+	_, event := errors.AsType[*errorEvent](err)
+	refusal, refused := errors.AsType[*admission.Refusal](err)
 	switch {
-	case x.abort, x.status < http.StatusBadRequest, errors.As(err, &event):
+	case x.abort, x.status < http.StatusBadRequest, event:
 		return endTruncated
-	case errors.As(err, &refusal) && refusal.Status == http.StatusGatewayTimeout:
+	case refused && refusal.Status == http.StatusGatewayTimeout:
 		return endQueue
-	case errors.As(err, &refusal), errors.Is(err, errDraining), x.status == http.StatusTooManyRequests:
+	case refused, errors.Is(err, errDraining), x.status == http.StatusTooManyRequests:
 		return endShed
 	case x.status < http.StatusInternalServerError:
 		return endClientError

@@ -22,8 +22,8 @@ func (e *legError) Unwrap() error { return e.err }
 
 // atPrefill reports whether err is no fault of the decode worker.
 func atPrefill(err error) bool {
-	var leg *legError
-	return errors.As(err, &leg)
+	_, ok := errors.AsType[*legError](err)
+	return ok
 }
 
 // decodeDialError is a decode leg that has reached no worker.

@@ -12,40 +12,43 @@ import (
 	"pointsman/picker"
 )
 
-// admitted is a request's way through the gate.
+// admitted is a request's way through the gate. It is pooled for its ticket, whose
+// functions are made once.
 type admitted struct {
+	x       *exchange
 	ticket  admission.Request
 	pass    admission.Pass
 	gated   bool // pass is valid
 	attempt int  // the attempt that is picked for
-	got     picker.Decision
+	got     *picker.Decision
 }
 
 // reserve picks the worker of attempt n. The first pick is made by the gate, when
 // it lets the request in: with direct headers, whose request an endpoint picker
 // has admitted, only the worker's own cap can make it wait. Further attempts wait
 // within what is left of the request's time in the queue.
-func (x *exchange) reserve(n int) (picker.Decision, error) {
+func (x *exchange) reserve(n int, d *picker.Decision) error {
 	gate := x.s.deps.Gate
 	if gate == nil || x.bypasses() {
 		if gate != nil && n == 0 {
 			gate.Bypass()
 		}
-		return x.next(n)
+		return x.next(n, d)
 	}
-	a := &x.gate
-	a.attempt = n
-	if a.gated {
-		err := a.pass.Again(x.ctx)
-		return a.got, err
+	if x.gate != nil && x.gate.gated {
+		x.gate.attempt, x.gate.got = n, d
+		return x.gate.pass.Again(x.ctx)
 	}
+	a := x.s.ticket(x)
+	a.attempt, a.got = n, d
 	r := &a.ticket
-	r.Pick, r.Places = x.choose, x.places
 	if x.body != nil {
 		r.Bytes = int64(cap(*x.body))
 	}
 	if x.direct {
-		r.Key = x.route.worker + "\x00" + x.route.prefill
+		if r.Key = x.route.worker; x.route.prefill != "" {
+			r.Key += "\x00" + x.route.prefill
+		}
 	} else {
 		h := &x.cfg.Admission
 		r.Key, r.Units = x.pick.Model, admission.UnitsOf(x.scan.N, x.scan.BestOf)
@@ -58,36 +61,47 @@ func (x *exchange) reserve(n int) (picker.Decision, error) {
 	}
 	pass, err := gate.Enter(x.ctx, r)
 	if err != nil {
-		return picker.Decision{}, err
+		return err
 	}
 	a.pass, a.gated = pass, true
-	return a.got, nil
+	return nil
 }
 
-// choose is the gate's way to pick for x.
-func (x *exchange) choose(time.Time) error {
-	d, err := x.next(x.gate.attempt)
+// ticket returns what x goes through the gate with.
+func (s *Server) ticket(x *exchange) *admitted {
+	a, ok := s.tickets.Get().(*admitted)
+	if !ok {
+		a = new(admitted)
+		a.ticket.Pick, a.ticket.Places = a.choose, a.places
+	}
+	a.x, x.gate = x, a
+	return a
+}
+
+// choose is the gate's way to pick.
+func (a *admitted) choose(time.Time) error {
+	d := a.got
+	err := a.x.next(a.attempt, d)
 	switch {
+	case err == nil && d.OverCap:
+		return admission.ErrOverCap
 	case errors.Is(err, picker.ErrFull):
 		return admission.ErrFull
 	case errors.Is(err, picker.ErrNoWorker), errors.Is(err, errStale):
-		return fmt.Errorf("%w: %w", admission.ErrNoCapacity, err)
-	case err != nil:
-		return err
+		return noCapacity(err)
 	}
-	x.gate.got = d
-	if d.OverCap {
-		return admission.ErrOverCap
-	}
-	return nil
+	return err
 }
+
+func noCapacity(err error) error { return fmt.Errorf("%w: %w", admission.ErrNoCapacity, err) }
 
 // bypasses reports whether a request takes no capacity worth a bound: engines
 // compute for POST alone.
 func (x *exchange) bypasses() bool { return x.r.Method != http.MethodPost }
 
 // places counts the workers that the request could go to.
-func (x *exchange) places() int {
+func (a *admitted) places() int {
+	x := a.x
 	if x.direct {
 		return 1
 	}
@@ -102,14 +116,21 @@ func (x *exchange) places() int {
 
 // leaveGate gives back what the gate has lent.
 func (x *exchange) leaveGate() {
-	if x.gate.gated {
-		x.gate.pass.Release()
+	a := x.gate
+	if a == nil || !a.gated {
+		return // a ticket that was refused is left to the garbage collector
 	}
+	x.gate = nil
+	a.pass.Release()
+	a.x, a.got, a.pass, a.gated = nil, nil, admission.Pass{}, false
+	r := &a.ticket
+	r.Tenant, r.Priority, r.Bytes, r.Units, r.Key = "", 0, 0, 0, ""
+	x.s.tickets.Put(a)
 }
 
 // streamBegan tells the adaptive limit of a stream's first token.
 func (x *exchange) streamBegan(now time.Time) {
-	if x.gate.gated && x.scan.Stream {
+	if x.gate != nil && x.gate.gated && x.scan.Stream {
 		x.gate.pass.FirstToken(now)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"strings"
 
 	"pointsman/breaker"
 )
@@ -178,7 +177,8 @@ func timedOut(err error) bool {
 func (x *exchange) receipt(answering *try, status int) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	var b strings.Builder
+	var buf [128]byte
+	b := buf[:0]
 	for _, t := range x.tries {
 		why := t.why
 		if t == answering && why == tryOpen {
@@ -187,18 +187,15 @@ func (x *exchange) receipt(answering *try, status int) string {
 		if why == tryOpen {
 			continue
 		}
-		if b.Len() > 0 {
-			b.WriteByte(',')
+		if len(b) > 0 {
+			b = append(b, ',')
 		}
-		b.WriteByte(t.leg.letter())
-		b.WriteByte('0' + t.n)
-		b.WriteByte('@')
-		b.WriteString(t.worker)
-		b.WriteByte(';')
-		b.WriteString(why.String())
+		b = append(b, t.leg.letter(), '0'+t.n, '@')
+		b = append(b, t.worker...)
+		b = append(append(b, ';'), why.String()...)
 	}
-	if b.Len() == 0 {
+	if len(b) == 0 {
 		return "none"
 	}
-	return b.String()
+	return string(b)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -52,30 +53,31 @@ type tryRecord struct {
 // concurrent use.
 type records struct {
 	mu   sync.Mutex
-	ring []*requestRecord
+	ring []requestRecord
 	next int
 }
 
-func (rs *records) add(r *requestRecord) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
+// oldest returns the place of the next record, with what it has held. mu is held.
+func (rs *records) oldest() *requestRecord {
 	if len(rs.ring) < recordKeep {
-		rs.ring = append(rs.ring, r)
-		return
+		rs.ring = append(rs.ring, requestRecord{})
+		return &rs.ring[len(rs.ring)-1]
 	}
-	rs.ring[rs.next] = r
+	r := &rs.ring[rs.next]
 	rs.next = (rs.next + 1) % recordKeep
+	return r
 }
 
 // find returns the records of the requests with that ID, the latest first: a
 // client may use one again.
-func (rs *records) find(id string) []*requestRecord {
+func (rs *records) find(id string) []requestRecord {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	var out []*requestRecord
+	var out []requestRecord
 	for i := range rs.ring {
 		k := (rs.next - 1 - i + 2*len(rs.ring)) % len(rs.ring)
 		if r := rs.ring[k]; r.ID == id {
+			r.Tries = slices.Clone(r.Tries) // the place may be used again
 			out = append(out, r)
 		}
 	}
@@ -89,19 +91,23 @@ func (s *Server) ServeRequest(w http.ResponseWriter, r *http.Request) {
 	found := s.records.find(strings.TrimPrefix(r.URL.Path, RequestsPath))
 	status := http.StatusOK
 	if len(found) == 0 {
-		status, found = http.StatusNotFound, []*requestRecord{}
+		status, found = http.StatusNotFound, []requestRecord{}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"requests": found}) // the operator has gone then
 }
 
-// remember keeps the finished request.
+// remember keeps the finished request, in the memory of one that is forgotten.
 func (x *exchange) remember(err error, outcome string, took time.Duration) {
-	r := &requestRecord{
-		ID: x.id, Started: x.start, Path: strings.Clone(clip(x.r.URL.Path)), Model: strings.Clone(clip(x.scan.Model)),
+	rs := &x.s.records
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	r := rs.oldest()
+	*r = requestRecord{
+		ID: x.id, Started: x.start, Path: same(r.Path, clip(x.r.URL.Path)), Model: same(r.Model, clip(x.scan.Model)),
 		Router: x.router(), Status: x.status, Outcome: outcome, Finish: x.finished, In: x.bytesIn, Out: x.written,
-		Tokens: x.tokens, Took: took,
+		Tokens: x.tokens, Took: took, Tries: r.Tries[:0],
 	}
 	if err != nil {
 		r.Why = describe(err).code
@@ -110,19 +116,27 @@ func (x *exchange) remember(err error, outcome string, took time.Duration) {
 		r.First = int64(x.firstAt.Sub(x.start))
 	}
 	x.mu.Lock()
-	r.Tries = make([]tryRecord, len(x.tries))
-	for i, t := range x.tries {
+	defer x.mu.Unlock()
+	for _, t := range x.tries {
 		at := func(s Stage) int64 {
 			d, _ := t.progress.since(s)
 			return max(int64(d), 0)
 		}
-		r.Tries[i] = tryRecord{
+		r.Tries = append(r.Tries, tryRecord{
 			ID: t.id, Worker: t.worker, Why: t.why.String(), Over: t.over,
 			Dial: at(StageDial), Write: at(StageWrite), Dispatched: at(StageDispatched), Head: at(StageHead), FirstByte: at(StageBody),
-		}
+		})
 	}
-	x.mu.Unlock()
-	x.s.records.add(r)
+}
+
+// same returns text, as the former string if it is the same: most requests are for
+// one path and one model. A copy is made of another, for it may be a small part of
+// something large.
+func same(former, text string) string {
+	if former == text {
+		return former
+	}
+	return strings.Clone(text)
 }
 
 // noteFinish keeps the finish reason that a piece of an answer tells, if it does.
@@ -137,6 +151,16 @@ func (x *exchange) noteFinish(piece []byte) {
 		return
 	}
 	if end := bytes.IndexByte(rest[1:], '"'); end > 0 && end < 64 {
-		x.finished = string(rest[1 : 1+end])
+		x.finished = finishReason(rest[1 : 1+end])
 	}
+}
+
+// finishReason returns b as a string: one that exists for the usual ones.
+func finishReason(b []byte) string {
+	for _, usual := range [...]string{"stop", "length", "tool_calls"} {
+		if string(b) == usual {
+			return usual
+		}
+	}
+	return string(b)
 }

@@ -20,7 +20,9 @@ const (
 
 // try is one dial of a worker and what came of it.
 type try struct {
-	id       string // request ID, slash, letter of the leg, number: rid/m1
+	id       string    // request ID, slash, letter of the leg, number: rid/m1
+	named    string    // id, slash, the request's nonce: the name that engines know it by
+	values   [2]string // of headers; of its own, for the legs of a pair are sent at once
 	leg      leg
 	n        byte // number within the leg, from 1
 	worker   string
@@ -69,8 +71,8 @@ func (x *exchange) send(ctx context.Context, to sending, req *Request) (*Respons
 
 // unreached reports whether err says that a worker has seen nothing of a request.
 func unreached(err error) bool {
-	var broken *Error
-	return errors.As(err, &broken) && broken.Stage == StageDial && !errors.Is(err, ErrBlameless)
+	broken, ok := errors.AsType[*Error](err)
+	return ok && broken.Stage == StageDial && !errors.Is(err, ErrBlameless)
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -87,15 +89,28 @@ func (x *exchange) newTry(to sending) *try {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.sent[to.leg]++
-	t := &try{leg: to.leg, n: x.sent[to.leg], worker: to.worker.ID}
+	t := &x.firstTry
+	if len(x.tries) > 0 {
+		t = new(try)
+	}
+	t.leg, t.n, t.worker = to.leg, x.sent[to.leg], to.worker.ID
 	t.progress.start, t.progress.timed = x.start, to.timed
-	suffix := string([]byte{'/', t.leg.letter(), '0' + t.n})
-	t.id = x.id + suffix
+	t.name(x.id, x.nonce[:])
 	x.tries = append(x.tries, t)
 	if to.timed != nil {
 		to.timed.last = t
 	}
 	return t
+}
+
+// name makes t's names: one text, of which id is the beginning.
+func (t *try) name(request string, nonce []byte) {
+	var buf [64]byte
+	b := append(append(buf[:0], request...), '/', t.leg.letter(), '0'+t.n)
+	end := len(b)
+	b = append(append(b, '/'), nonce...)
+	t.named = string(b)
+	t.id = t.named[:end]
 }
 
 // room reports whether the cap of tries leaves one for the leg (failover 2B:
@@ -130,8 +145,7 @@ func (x *exchange) end(t *try, why reason, err error) {
 // stage returns how far t has got: what the transport says of a failure, else
 // what it reached.
 func (t *try) stage(err error) Stage {
-	var broken *Error
-	if errors.As(err, &broken) {
+	if broken, ok := errors.AsType[*Error](err); ok {
 		return broken.Stage
 	}
 	for s := StageBody; s > StageDial; s-- {
@@ -145,9 +159,11 @@ func (t *try) stage(err error) Stage {
 // address puts what differs from try to try into req.
 func (x *exchange) address(req *Request, t *try, to sending, body []byte) {
 	req.Progress, req.ConnectTimeout, req.Body = &t.progress, to.connect, body
-	req.Header[headerAttemptID] = []string{t.id}
+	t.values[0] = t.id
+	req.Header[headerAttemptID] = t.values[0:1:1]
 	if !req.Named {
-		req.Header[headerClientID] = []string{x.clientID}
+		t.values[1] = x.clientID
+		req.Header[headerClientID] = t.values[1:2:2]
 	}
 	if left, ok := x.left(time.Now()); ok {
 		req.Header[headerBudget] = []string{strconv.FormatInt(max(left.Milliseconds(), 1), 10)}
@@ -163,6 +179,6 @@ func (x *exchange) address(req *Request, t *try, to sending, body []byte) {
 // no header, is named by its connector, in the body (failover 4.4).
 func (x *exchange) nameForEngine(req *Request, t *try, w *fleet.Worker) {
 	if w.Engine == fleet.VLLM && !req.Named && (x.kind == prompt.Chat || x.kind == prompt.Completions) {
-		req.Header[headerClientID] = []string{t.id + "/" + x.nonce}
+		t.values[1] = t.named
 	}
 }

@@ -86,6 +86,8 @@ type Server struct {
 	pending  pending           // attempts that wait for a worker's first byte
 	records  records           // of finished requests
 	prepared sync.Pool         // of *scored
+	scans    sync.Pool         // of *prompt.Request
+	tickets  sync.Pool         // of *admitted
 	draining atomic.Bool
 	legs     sync.WaitGroup // prefill legs that may outlive their request
 }
@@ -154,7 +156,8 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 
 	fleet, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // requests outlive ctx
 	defer unwatch()
-	s.legs.Go(func() { s.watch(fleet) })
+	var watching sync.WaitGroup // its own: another Serve goes on watching
+	watching.Go(func() { s.watch(fleet) })
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(guardedListener{lis}) }()
 	select {
@@ -166,6 +169,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	srv.SetKeepAlivesEnabled(false) // clients look for another forwarder with their next request
 	err := s.shutdown(context.WithoutCancel(ctx), srv, abort, failed)
 	unwatch()
+	watching.Wait()
 	s.legs.Wait() // each ends prefillGrace after its request
 	if served := <-failed; err == nil && !errors.Is(served, http.ErrServerClosed) {
 		err = served

@@ -181,12 +181,12 @@ func (st *stream) send(f flushing) error {
 // finish ends the stream behind a terminal event: err is nil when it was [DONE]
 // or its like, rerr what the last read said.
 func (st *stream) finish(err, rerr error) error {
-	var event *errorEvent
-	if err != nil && !errors.As(err, &event) {
+	_, event := errors.AsType[*errorEvent](err)
+	if err != nil && !event {
 		return err
 	}
 	st.pulse.stop()
-	if event != nil {
+	if event {
 		st.x.s.metrics.truncated.WithLabelValues("upstream_error_event").Inc()
 		st.closeFailed()
 	}

@@ -42,7 +42,7 @@ func (x *exchange) relayBody(a *attempt, resp *Response) error {
 	h := x.w.Header()
 	copyResponse(h, resp.Header)
 	if resp.Length >= 0 {
-		h.Set("Content-Length", strconv.FormatInt(resp.Length, 10))
+		h["Content-Length"] = x.value(strconv.FormatInt(resp.Length, 10))
 	}
 	x.commit(resp.Status)
 	return x.copyBody(a, resp, buf, n, rerr, isJSON)

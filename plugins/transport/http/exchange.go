@@ -81,7 +81,7 @@ type message struct {
 // on performs one exchange on c and takes c over.
 func (t *Transport) on(ctx context.Context, c *conn, out message) (*forward.Response, error) {
 	x := &exchange{t: t, c: c, ctx: ctx}
-	x.stop = context.AfterFunc(ctx, c.close)
+	x.stop = context.AfterFunc(ctx, c.closing)
 	resp, err := x.run(out)
 	if err != nil {
 		x.stop()
@@ -98,6 +98,7 @@ type exchange struct {
 	ctx  context.Context //nolint:containedctx // its life is the exchange's
 	stop func() bool     // ends the watch for ctx; false when c is being closed
 	body body
+	resp forward.Response
 }
 
 func (x *exchange) run(out message) (*forward.Response, error) {
@@ -119,14 +120,17 @@ func (x *exchange) run(out message) (*forward.Response, error) {
 	if res.framing == framedByLength && res.length == 0 || res.framing == noBody {
 		x.body.end()
 	}
-	return &forward.Response{
+	x.resp = forward.Response{
 		Status:         res.status,
 		Header:         res.header,
 		Length:         res.announced(),
 		CloseDelimited: res.framing == framedByClose,
 		Body:           &x.body,
-		Trailer:        x.body.trailers,
-	}, nil
+	}
+	if res.framing == framedByChunks {
+		x.resp.Trailer = x.body.trailers
+	}
+	return &x.resp, nil
 }
 
 // write sends the message with as few system calls as it can.

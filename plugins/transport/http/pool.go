@@ -37,11 +37,7 @@ func (p *pool) pop(key poolKey) *conn {
 	}
 	c := list[len(list)-1]
 	list[len(list)-1] = nil
-	if len(list) == 1 {
-		delete(p.idle, key)
-		return c
-	}
-	p.idle[key] = list[:len(list)-1]
+	p.idle[key] = list[:len(list)-1] // an empty one is kept for the next put, until sweep
 	return c
 }
 
@@ -108,6 +104,8 @@ type conn struct {
 	since time.Time // when it was last put into the pool
 	live  liveness
 
+	closing func() // the method close, made once
+
 	buf  []byte // buf[r:w] is read and not consumed
 	r, w int
 }
@@ -117,7 +115,9 @@ type conn struct {
 const readBuffer = 16 << 10
 
 func newConn(nc, raw net.Conn, key poolKey) *conn {
-	return &conn{Conn: nc, raw: raw, key: key, buf: make([]byte, readBuffer)}
+	c := &conn{Conn: nc, raw: raw, key: key, buf: make([]byte, readBuffer)}
+	c.closing = c.close
+	return c
 }
 
 // close closes c; nothing can be done about its error.

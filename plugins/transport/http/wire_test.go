@@ -121,7 +121,7 @@ func TestThePoolLendsTheMostRecentLivingConnection(t *testing.T) {
 	if got := p.get(key); got != first {
 		t.Error("not the other one")
 	}
-	if got := p.get(key); got != nil || len(p.idle) != 0 {
+	if got := p.get(key); got != nil || len(p.idle[key]) != 0 {
 		t.Error("the pool is not empty")
 	}
 
