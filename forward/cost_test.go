@@ -175,3 +175,21 @@ func BenchmarkServe(b *testing.B) {
 		})
 	}
 }
+
+func TestARequestCostsFewAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("under the race detector pools lose some of what they are given")
+	}
+	for name, answer := range map[string][]byte{"unary": costUnary, "stream": costStream(100)} {
+		t.Run(name, func(t *testing.T) {
+			rig := newCostRig(t, answer, name == "stream")
+			for range 50 {
+				rig.exchange(t)
+			}
+			const most = 55 // 50 as measured; net/http's server makes half of them
+			if n := testing.AllocsPerRun(500, func() { rig.exchange(t) }); n > most {
+				t.Errorf("%v allocations, want %d at most", n, most)
+			}
+		})
+	}
+}
