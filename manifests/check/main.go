@@ -31,7 +31,7 @@ type report struct {
 func main() {
 	root := flag.String("root", "../..", "the checkout")
 	update := flag.Bool("update", false, "write the files of kustomize that are rendered from the chart")
-	out := flag.String("out", "", "directory to write the objects of each overlay into")
+	out := flag.String("out", "", "directory to write the objects of each overlay into, and the custom resource definitions, as lists of JSON")
 	flag.Parse()
 	ok, err := run(*root, *out, *update, os.Stdout)
 	if err != nil {
@@ -56,6 +56,11 @@ func run(root, out string, update bool, w io.Writer) (bool, error) {
 	house, err := loadHouse(root)
 	if err != nil {
 		return false, err
+	}
+	if out != "" {
+		if err := write(out, rendered{name: "crds", objects: schemas.crds}); err != nil {
+			return false, err
+		}
 	}
 	var total report
 	for _, set := range sets {

@@ -48,6 +48,7 @@ type definition struct {
 type schemas struct {
 	kinds map[string]definition
 	core  runtime.Decoder
+	crds  []object // as published
 }
 
 // loadSchemas reads all definitions, fetching the modules that are not in the
@@ -109,6 +110,11 @@ func (s *schemas) add(file string) error {
 		if err := sigsyaml.Unmarshal(doc, &crd); err != nil {
 			return err
 		}
+		objects, err := parse(filepath.Base(file), doc)
+		if err != nil {
+			return err
+		}
+		s.crds = append(s.crds, objects...)
 		for _, version := range crd.Spec.Versions {
 			if err := s.addVersion(&crd, &version); err != nil {
 				return err
