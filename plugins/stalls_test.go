@@ -107,10 +107,10 @@ func stalls() []stall {
 	return []stall{
 		{
 			name: "fc_max_queue_wait_ms", set: func(b *budgets) { b.queue = knob }, status: 504, code: "admission_queue_timeout", aborted: none,
-			prepare: func(s *stalled) { // another request has the only place, for good
+			prepare: func(s *stalled) { // another request has every place, for good
 				ctx, cancel := context.WithCancel(s.t.Context())
 				s.t.Cleanup(cancel)
-				pass, err := s.gate.Enter(ctx, &admission.Request{Units: 1, Pick: func(time.Time) error { return nil }})
+				pass, err := s.gate.Enter(ctx, &admission.Request{Units: 32, Pick: func(time.Time) error { return nil }})
 				if err != nil {
 					s.t.Fatal(err)
 				}
@@ -188,7 +188,7 @@ func newStalled(t *testing.T, row stall, b budgets) *stalled {
 	}
 	t.Cleanup(tr.Close)
 	gc := admission.DefaultConfig()
-	gc.Mode, gc.MaxOutstanding, gc.QueueDepth, gc.QueueWait = admission.Enforce, 1, 5, b.queue
+	gc.Mode, gc.MaxOutstanding, gc.QueueDepth, gc.QueueWait = admission.Enforce, 32, 5, b.queue
 	s := &stalled{gate: admission.NewGate(gc)}
 	s.pairs = newPairs(t, forward.Auto, map[string]forward.Transport{"http": tr}, func(c *forward.Config, d *forward.Deps) {
 		d.Gate = s.gate
@@ -280,7 +280,7 @@ func (s *stalled) idle(taken bool) {
 	s.t.Helper()
 	want := 0
 	if taken {
-		want = 1 // the test's own
+		want = 32 // the test's own
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
 		held, gate := s.picker.Held(time.Now().Add(hour), 0), s.gate.Snapshot()
