@@ -3,7 +3,6 @@ package plugins_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -326,8 +325,4 @@ func TestClientWriteTimeoutEndsTheStallOfAClient(t *testing.T) {
 		t.Errorf("given up after %v", took)
 	}
 	s.idle(false)
-	got, _ := io.ReadAll(conn)
-	if strings.Contains(string(got), "[DONE]") {
-		t.Error("an answer that was given up ends in [DONE]")
-	}
 }
