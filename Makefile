@@ -78,6 +78,14 @@ bench-nats: bin/pointsman ## requests over NATS beside HTTP to the same instant 
 bench-forward: build ## the forwarder in direct mode beside a direct connection and a reference proxy
 	bin/pointsman bench forward --forwarder bin/forwarder
 
+.PHONY: replay
+replay: bin/pointsman ## what each policy would do with a trace (TRACE=file), in a report with plots: HTML=replay.html
+	bin/pointsman replay $(if $(TRACE),--trace $(TRACE)) --capacity --html $(or $(HTML),replay.html)
+
+.PHONY: replay-goals
+replay-goals: bin/pointsman ## policy least-latency against others on TRACE=file and on drawn documents: JSON as its last line
+	bin/pointsman replay --goals $(if $(TRACE),--trace $(TRACE),--generate conversations) $(if $(TRACE),--generate $(or $(GENERATE),documents))
+
 .PHONY: chaos
 chaos: build tools ## break a whole fleet by a seeded schedule and check invariants (SEED=1, SECONDS=60): JSON as its last line
 	bin/pointsman chaos --bin bin --envoy $(ENVOY) --seed $(or $(SEED),1) --seconds $(CHAOS_SECONDS)

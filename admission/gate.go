@@ -39,11 +39,18 @@ type Gate struct {
 	swept    time.Time
 	metrics  *metrics
 	roles    func() []RoleLoad // nil for none
+	clock    func() time.Time
 }
 
 // NewGate returns a gate with a valid configuration; see [Config.Validate].
 func NewGate(cfg Config) *Gate {
-	g := &Gate{blocked: map[string]bool{}, metrics: newMetrics()}
+	return NewGateAt(cfg, time.Now)
+}
+
+// NewGateAt is [NewGate] for a gate that lives in another time: clock says what time
+// it is, for a replay the virtual one. Such a gate is asked with [Gate.Offer].
+func NewGateAt(cfg Config, clock func() time.Time) *Gate {
+	g := &Gate{blocked: map[string]bool{}, metrics: newMetrics(), clock: clock}
 	g.configure(cfg)
 	return g
 }
@@ -67,7 +74,7 @@ func (g *Gate) SetConfig(cfg Config) error {
 	defer g.unlock()
 	g.configure(cfg)
 	clear(g.blocked)
-	g.dispatch(time.Now())
+	g.dispatch(g.clock())
 	return nil
 }
 
@@ -79,15 +86,7 @@ func (g *Gate) Mode() Mode { return Mode(g.mode.Load()) } //nolint:gosec // stor
 // while r waits, and an error of Pick that is no ErrFull as it is. The pass is
 // valid when the error is nil.
 func (g *Gate) Enter(ctx context.Context, r *Request) (Pass, error) {
-	now := time.Now()
-	var err error
-	if mode := g.Mode(); mode == Enforce {
-		g.mu.Lock()
-		err = g.arrive(now, r)
-		g.unlock()
-	} else {
-		err = g.pass(now, r, mode)
-	}
+	err := g.offer(r)
 	if errors.Is(err, errParked) {
 		if r.OnPark != nil {
 			r.OnPark()
@@ -101,6 +100,49 @@ func (g *Gate) Enter(ctx context.Context, r *Request) (Pass, error) {
 		return Pass{}, err
 	}
 	return Pass{g, r, r.gen}, nil
+}
+
+// offer admits r, refuses it, or puts it into the queue: errParked.
+func (g *Gate) offer(r *Request) error {
+	now := g.clock()
+	mode := g.Mode()
+	if mode != Enforce {
+		return g.pass(now, r, mode)
+	}
+	g.mu.Lock()
+	defer g.unlock()
+	return g.arrive(now, r)
+}
+
+// Offer is [Gate.Enter] for a caller that must not block, because its clock stands
+// still while it does: a replay. A request that has to wait is parked; it is admitted
+// when r.Pick is called and returns nil, or it leaves by [Gate.GiveUp]. The pass is
+// valid from then on.
+func (g *Gate) Offer(r *Request) (p Pass, parked bool, err error) {
+	err = g.offer(r)
+	if errors.Is(err, errParked) {
+		return Pass{g, r, r.gen}, true, nil
+	}
+	if r.panicked != nil {
+		panic(r.panicked)
+	}
+	if err != nil {
+		return Pass{}, false, err
+	}
+	return Pass{g, r, r.gen}, false, nil
+}
+
+// GiveUp ends the wait of a request that [Gate.Offer] parked, because its time is
+// up: it returns the *[Refusal] that [Gate.Enter] would have, or nil when the request
+// waits no more.
+func (g *Gate) GiveUp(p Pass) error {
+	g.mu.Lock()
+	waits := p.r.gen == p.gen && p.r.state == waiting && !p.r.ghost
+	g.unlock()
+	if !waits {
+		return nil
+	}
+	return g.leave(p.r, reasonQueueTimeout, nil)
 }
 
 // errParked says that a request has to wait.

@@ -8,7 +8,7 @@ import (
 
 // wait waits for r's turn.
 func (g *Gate) wait(ctx context.Context, r *Request) error {
-	timer := time.NewTimer(time.Until(r.deadline))
+	timer := time.NewTimer(r.deadline.Sub(g.clock()))
 	defer timer.Stop()
 	select {
 	case <-r.done:
@@ -28,7 +28,7 @@ func (g *Gate) leave(r *Request, why reason, err error) error {
 	if r.state != waiting {
 		return r.err
 	}
-	now := time.Now()
+	now := g.clock()
 	g.dequeue(r)
 	g.waited(now, r)
 	if why == reasonQueueTimeout {
@@ -43,7 +43,7 @@ func (g *Gate) leave(r *Request, why reason, err error) error {
 
 // again is [Pass.Again].
 func (g *Gate) again(ctx context.Context, p Pass) error {
-	r, now := p.r, time.Now()
+	r, now := p.r, g.clock()
 	g.mu.Lock()
 	if r.gen != p.gen || !r.open || r.state == waiting {
 		g.unlock()
@@ -106,7 +106,7 @@ func (g *Gate) release(p Pass) {
 		g.metrics.anomaly(anomalyUnknown)
 		return
 	}
-	now := time.Now()
+	now := g.clock()
 	r.gen++
 	g.expire(now)
 	g.closed(r)
@@ -152,7 +152,7 @@ func (g *Gate) unlock() {
 		seen := g.wakes.Load()
 		if g.wanted(seen) {
 			clear(g.blocked)
-			g.dispatch(time.Now())
+			g.dispatch(g.clock())
 		}
 		g.mu.Unlock()
 		if g.wakes.Load() == seen || g.waiters.Load() == 0 || !g.mu.TryLock() {

@@ -32,6 +32,7 @@ func commands() []command {
 		{"doctor", "check a running deployment and say what to do about what is wrong", doctor},
 		{"chaos", "break a whole fleet on this machine by a seeded schedule, and check what came of it", chaosCommand},
 		{"soak", "break that fleet for minutes, and look for what it does not let go of", soakCommand},
+		{"replay", "send a trace through the picker against simulated engines, and compare policies", replay},
 		{"bench", "measure the index, the picker and the ext-proc door", benchCommand},
 	}
 }

@@ -30,6 +30,9 @@ type GenerateConfig struct {
 	// MaxPrompt bounds a prompt, in words before chat template. Default 7800, which is the
 	// longest prompt of the trace, shrunk.
 	MaxPrompt int
+
+	// LengthsOnly leaves the texts out: of a prompt only [Request].Words is told.
+	LengthsOnly bool
 }
 
 // DefaultGenerateConfig returns a load for six simulated workers on two cores.
@@ -61,8 +64,8 @@ func (c *GenerateConfig) Validate() error {
 // quantiles is a distribution by its values at some probabilities, ascending.
 type quantiles []struct{ p, v float64 }
 
-// systemTokens is the length of the block that every request of the trace shares.
-const systemTokens = 512
+// SystemTokens is the length of the block that every request of the trace shares.
+const SystemTokens = 512
 
 // statistics is what is drawn from. Lengths in tokens, times in seconds.
 type statistics struct {
@@ -110,7 +113,9 @@ func Generate(cfg GenerateConfig) (*Plan, error) {
 	}
 	r := rand.New(rand.NewPCG(cfg.Seed, 0)) //nolint:gosec // a simulation's chance
 	g := &generator{cfg: cfg, r: r, trace: mooncake()}
-	g.system = Message{"system", words(cfg.Seed, 1, g.words(systemTokens))[1:]}
+	if !cfg.LengthsOnly {
+		g.system = Message{"system", words(cfg.Seed, 1, g.words(SystemTokens))[1:]}
+	}
 
 	plan := &Plan{}
 	for left := cfg.Requests; left > 0; {
@@ -137,6 +142,9 @@ func (g *generator) words(tokens float64) int {
 
 // text returns a new text of n words.
 func (g *generator) text(n int) string {
+	if g.cfg.LengthsOnly {
+		return ""
+	}
 	g.stream++
 	return words(g.cfg.Seed, 1+g.stream, n)[1:]
 }
@@ -154,17 +162,20 @@ func (g *generator) turns(left int) int {
 // conversation draws the requests of one conversation, with the waits of all but
 // the first.
 func (g *generator) conversation(turns int) Conversation {
-	length := max(g.words(g.trace.firstPrompt.draw(g.r)), g.words(systemTokens)+1)
-	ask := length - g.words(systemTokens)
+	length := max(g.words(g.trace.firstPrompt.draw(g.r)), g.words(SystemTokens)+1)
+	ask := length - g.words(SystemTokens)
 	history := []Message{g.system}
 	c := Conversation{Requests: make([]Request, 0, turns)}
-	total := g.words(systemTokens)
+	total := g.words(SystemTokens)
 	for turn := range turns {
 		ask = max(1, min(ask, g.cfg.MaxPrompt-total))
 		reply := g.words(g.trace.answer.draw(g.r))
 		history = append(history, Message{"user", g.text(ask)})
 		total += ask
-		request := Request{Turn: turn, MaxTokens: reply, Messages: slices.Clone(history)}
+		request := Request{Turn: turn, MaxTokens: reply, Words: total}
+		if !g.cfg.LengthsOnly {
+			request.Messages = slices.Clone(history)
+		}
 		if turn > 0 {
 			request.Wait = min(g.cfg.MaxPause, time.Duration(g.trace.pause.draw(g.r)/g.cfg.Hurry*float64(time.Second)))
 		}

@@ -19,6 +19,7 @@ type Request struct {
 	Turn         int    // 0 for a conversation's first request
 	Messages     []Message
 	MaxTokens    int
+	Words        int // of all messages of a generated prompt; 0 for one of a trace
 
 	// Wait is the time from the end of the conversation's last answer to this
 	// request; for the first request, from the start of the plan.
