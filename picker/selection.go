@@ -367,8 +367,10 @@ func (s *selection) cheapest(pol *policy, cost []float64, spin func(n int) int) 
 	if len(s.ties) > 1 {
 		switch pol.ties {
 		case warmThenIdle:
-			s.preferWarm()
-			s.preferIdle()
+			if pol.cache {
+				s.preferWarm()
+			}
+			s.preferIdle(pol)
 		case fewest:
 			s.preferFewest()
 		case anyOfThem:
@@ -453,14 +455,22 @@ func (s *selection) preferFewest() {
 	s.ties = slices.DeleteFunc(s.ties, func(i int32) bool { return in.Requests[i] > low })
 }
 
-func (s *selection) preferIdle() {
+// preferIdle keeps the rows with the least load. What a pick has charged its worker is
+// load to policies that go by the cache only.
+func (s *selection) preferIdle(pol *policy) {
 	in := &s.in
+	load := func(i int32) float64 {
+		if pol.cache {
+			return in.Active[i] + in.Recent[i]
+		}
+		return in.Active[i]
+	}
 	low := math.Inf(1)
 	for _, i := range s.ties {
-		low = min(low, in.Active[i]+in.Recent[i])
+		low = min(low, load(i))
 	}
 	low += tolerance(low)
-	s.ties = slices.DeleteFunc(s.ties, func(i int32) bool { return in.Active[i]+in.Recent[i] > low })
+	s.ties = slices.DeleteFunc(s.ties, func(i int32) bool { return load(i) > low })
 }
 
 // acquire chooses until the chosen row's circuit lends a permit: between the

@@ -12,8 +12,8 @@ import (
 )
 
 const explainText = `explain prints the latest picks of an EPP or a forwarder, the newest last: who was
-a candidate, what each would have cost, and why one was chosen. Costs and
-amounts are in tokens; the lowest cost wins.`
+a candidate, what each would have cost, and why one was chosen. Amounts are in
+tokens, costs in tokens or in what the policy says; the lowest cost wins.`
 
 // explainFilter selects records.
 type explainFilter struct {
@@ -76,7 +76,11 @@ func writePick(w io.Writer, r *picker.Record) {
 	fmt.Fprintf(w, "%s  %s  model %s, %s\n", r.Time.Format("15:04:05.000"), orDash(r.RequestID), orDash(r.Model), sentence(r))
 	rows := slices.Clone(r.Candidates)
 	slices.SortStableFunc(rows, compareCandidates)
-	fmt.Fprint(w, "\tworker\tcost\thit\tmiss\tactive\trecent\tin flight\tindex\tshares of the cost\t\n")
+	unit := ""
+	if r.CostUnit != "" && r.CostUnit != "tokens" {
+		unit = ", " + r.CostUnit
+	}
+	fmt.Fprintf(w, "\tworker\tcost%s\thit\tmiss\tactive\trecent\tin flight\tindex\tshares of the cost\t\n", unit)
 	for i := range rows {
 		c := &rows[i]
 		name := c.Worker
@@ -90,7 +94,7 @@ func writePick(w io.Writer, r *picker.Record) {
 			fmt.Fprintf(w, "\t%s\t-\t\t\t\t\t\t%s\t%s\t\n", name, c.Mode, c.Excluded)
 			continue
 		}
-		fmt.Fprintf(w, "\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%s\t%s\t\n",
+		fmt.Fprintf(w, "\t%s\t%.5g\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%s\t%s\t\n",
 			name, c.Cost, c.Hit, c.Miss, c.Active, c.Recent, c.Requests, c.Mode, shares(c.Terms))
 	}
 	fmt.Fprintln(w)
@@ -113,6 +117,9 @@ func sentence(r *picker.Record) string {
 	if r.AllOpen {
 		text += "; every circuit was open"
 	}
+	if sh := r.Shadow; sh != nil && sh.Chosen != "" {
+		text += fmt.Sprintf("; %s would have taken %s (%+.0f ms, %+.0f tokens)", sh.Policy, sh.Chosen, sh.MS, sh.HitTokens)
+	}
 	return text
 }
 
@@ -134,7 +141,9 @@ func compareCandidates(a, b picker.Candidate) int {
 func shares(terms []picker.Term) string {
 	parts := make([]string, 0, len(terms))
 	for _, t := range terms {
-		parts = append(parts, fmt.Sprintf("%s %.0f", t.Scorer, t.Cost))
+		if t.Cost != 0 || len(terms) < 4 {
+			parts = append(parts, fmt.Sprintf("%s %.4g", t.Scorer, t.Cost))
+		}
 	}
 	return strings.Join(parts, " + ")
 }
