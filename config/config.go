@@ -25,6 +25,7 @@ import (
 	"pointsman/picker"
 	"pointsman/prompt"
 	"pointsman/prompt/audit"
+	"pointsman/trust"
 )
 
 // Config is everything a program can be told. Parts with a Config of their own
@@ -41,6 +42,8 @@ type Config struct {
 	MetricsPort    int    // EPP: 0 disables; forwarder: 0 serves on Port
 	CertPath       string // directory with tls.crt and tls.key; "" makes a self-signed certificate
 	AdminToken     string // "" admits this machine only
+
+	Trust Trust
 
 	Discovery  string // kubernetes, etcd, static
 	StaticFile string
@@ -163,6 +166,7 @@ func Default(prog Program) *Config {
 		ExtProc:          extproc.DefaultConfig(),
 		Admission:        admission.DefaultConfig(),
 		Forward:          forward.DefaultConfig(),
+		Trust:            Trust{MinTLS: "1.3", SaltMode: trust.SaltPass},
 		LogLevel:         "info",
 		LogFormat:        "json",
 		ignored:          map[string]*string{},
@@ -170,6 +174,7 @@ func Default(prog Program) *Config {
 	}
 	if prog&EPP != 0 {
 		c.MetricsPort = 9090
+		c.Trust.MinTLS = "1.2"     // the most that Envoy speaks to upstreams by default
 		c.Kubernetes.Ready = "pod" // the gateway sends to the sidecar, which must be ready too
 	}
 	return c
@@ -191,9 +196,6 @@ func (c *Config) LocalTokenizer() string {
 func (c *Config) finish() {
 	c.ExtProc.DestinationPort = c.Picker.DestinationPort
 	c.finishAdmission()
-	if c.CertPath != "" {
-		c.ExtProc.CertFile, c.ExtProc.KeyFile = c.CertPath+"/tls.crt", c.CertPath+"/tls.key"
-	}
 	c.ExtProc.MaxMessage = max(c.ExtProc.MaxMessage, c.ExtProc.MaxBody+(1<<20))
 	if o := c.origin["discovery-backend"]; o.source == FromDefault {
 		c.Discovery = c.discoveryOf()
@@ -261,6 +263,7 @@ func (c *Config) Validate() error {
 	if (c.NATS.Cert == "") != (c.NATS.Key == "") {
 		errs = append(errs, errors.New("--nats-cert and --nats-key: give both or none"))
 	}
+	errs = append(errs, c.validateTrust()...)
 	return errors.Join(append(errs, c.portClash())...)
 }
 

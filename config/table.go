@@ -18,7 +18,7 @@ func (c *Config) rows() []setting {
 // everyRow is the table with the rows of the other program.
 func (c *Config) everyRow() []setting {
 	return slices.Concat(
-		ofProcess(c.listening()), ofProcess(c.fleetRows()), tuned(c.picking()), c.prompts(), ofProcess(c.kvEvents()),
+		ofProcess(c.listening()), ofProcess(c.trustRows()), ofProcess(c.fleetRows()), tuned(c.picking()), c.prompts(), ofProcess(c.kvEvents()),
 		tuned(c.requests()), tuned(c.breakerRows()), tuned(c.healthRows()), c.admissionRows(), ofProcess(c.nats()), c.natsRequests(), ofProcess(c.operating()), ofProcess(c.accepted()),
 	)
 }
@@ -52,7 +52,7 @@ func (c *Config) listening() []setting {
 		{name: "grpc-health-port", env: []string{"INFERA_EPP_GRPC_HEALTH_PORT"}, group: "Listening", in: EPP, usage: "gRPC health port; 0 serves health on the ext-proc port only", value: portValue(&c.GRPCHealthPort)},
 		{name: "metrics-port", group: "Listening", in: Both, usage: "port of /metrics, /health, /ready, /config/effective and /debug/picks; 0 on the EPP serves none of them, on the forwarder serves them on --port", value: portValue(&c.MetricsPort)},
 		{name: "secure-serving", env: []string{"INFERA_EPP_SECURE"}, group: "Listening", in: EPP, usage: "serve ext-proc over TLS, self-signed unless --cert-path is given; --no-secure-serving for plain h2c", value: boolValue(&c.ExtProc.Secure)},
-		{name: "cert-path", group: "Listening", in: EPP, usage: "directory with tls.crt and tls.key, read again when they change", value: stringValue(&c.CertPath)},
+		{name: "cert-path", group: "Listening", in: Both, usage: "directory with tls.crt and tls.key, read again when they change; with it the forwarder's client port speaks TLS", value: stringValue(&c.CertPath)},
 		{name: "conformance-mode", group: "Listening", in: EPP, usage: "stand in for the picker of the Gateway API Inference Extension's conformance suite: obey its header test-epp-endpoint-selection and tell who served in x-conformance-test-served-endpoint; not for production, since any client can steer requests then", value: boolValue(&c.ExtProc.Conformance)},
 		{name: "model-rewrite-header", group: "Listening", in: EPP, usage: "let the request header x-gateway-model-name-rewrite replace the model in the body; only behind a gateway that sets or removes that header itself", value: boolValue(&c.ExtProc.RewriteHeader)},
 		{name: "drain-delay-s", group: "Listening", in: Both, usage: "after SIGTERM: how long to say not ready and still take requests", value: seconds(c.drainDelay(), 0, time.Hour)},

@@ -57,10 +57,6 @@ type Config struct {
 
 	// Secure serves TLS on the main port. Default true.
 	Secure bool
-	// CertFile and KeyFile are a PEM certificate chain and its key, read again
-	// when either changes. Both empty, the default, is a self-signed certificate
-	// made in memory.
-	CertFile, KeyFile string
 
 	// DrainDelay is how long the server says NOT_SERVING and still takes
 	// requests, before it closes: load balancers need that to look away.
@@ -116,8 +112,6 @@ func (c Config) Validate() error {
 	}
 	check(c.Endpoints >= 1 && c.Endpoints <= maxEndpoints, "endpoints per answer %d: must be 1 to %d", c.Endpoints, maxEndpoints)
 	check(c.DestinationPort > 0 && c.DestinationPort < 1<<16, "destination port %d: must be 1 to 65535", c.DestinationPort)
-	check((c.CertFile == "") == (c.KeyFile == ""), "certificate %q and key %q: give both or none", c.CertFile, c.KeyFile)
-	check(c.Secure || c.CertFile == "", "certificate %q: given, but secure serving is off", c.CertFile)
 	check(c.DrainDelay >= 0, "drain delay %v: must not be negative", c.DrainDelay)
 	check(c.DrainTimeout >= 0, "drain timeout %v: must not be negative", c.DrainTimeout)
 	check(c.ReadyInterval > 0, "ready interval %v: must be positive", c.ReadyInterval)

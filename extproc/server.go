@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,6 +41,7 @@ type Deps struct {
 	Ready func() bool      // readiness; nil is Store.Synced. Called often, from any goroutine
 	Now   func() time.Time // nil is time.Now
 
+	TLS  *tls.Config // of the main port, when Config.Secure; nil is a self-signed certificate
 	Keys *trust.Keys // sign the routing headers; nil signs nothing
 
 	// Audit is told what engines counted of the requests that a worker has served
@@ -130,7 +132,7 @@ func (s *Server) options() ([]grpc.ServerOption, error) {
 	if !s.cfg.Secure {
 		return opts, nil
 	}
-	conf, err := tlsConfig(s.cfg, s.log, s.now())
+	conf, err := tlsConfig(s.deps.TLS, s.now())
 	if err != nil {
 		return nil, err
 	}

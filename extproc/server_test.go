@@ -4,13 +4,9 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,9 +32,9 @@ func TestConfigReportsEveryFault(t *testing.T) {
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Errorf("the defaults are refused: %v", err)
 	}
-	bad := Config{MaxInFlight: -1, DestinationPort: 70000, CertFile: "a", DrainDelay: -1, DrainTimeout: -1}
+	bad := Config{MaxInFlight: -1, DestinationPort: 70000, DrainDelay: -1, DrainTimeout: -1}
 	err := bad.Validate()
-	for _, what := range []string{"max body", "max message", "chunk size", "max in flight", "destination port", "certificate", "drain delay", "drain timeout", "ready interval"} {
+	for _, what := range []string{"max body", "max message", "chunk size", "max in flight", "destination port", "drain delay", "drain timeout", "ready interval"} {
 		if err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s is not reported in %v", what, err)
 		}
@@ -368,79 +364,6 @@ func TestSecureServingIsSelfSignedByDefault(t *testing.T) {
 		t.Errorf("over TLS: %v, %v", r, err)
 	}
 	_ = stream.CloseSend()
-}
-
-// writePair writes a fresh certificate and its key, and returns its serial.
-func writePair(t *testing.T, cert, key string) string {
-	t.Helper()
-	pair, err := selfSigned(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{
-		cert: {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, key: {Type: "PRIVATE KEY", Bytes: der},
-	} {
-		if err = os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	parsed, err := x509.ParseCertificate(pair.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parsed.SerialNumber.String()
-}
-
-func TestCertificateFilesAreReadAgainWhenTheyChange(t *testing.T) {
-	dir := t.TempDir()
-	cfg := testConfig()
-	cfg.Secure, cfg.CertFile, cfg.KeyFile = true, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	log := &syncBuilder{}
-	conf := func() (*tls.Config, error) {
-		return tlsConfig(cfg, slog.New(slog.NewTextHandler(log, nil)), time.Now())
-	}
-	if _, err := conf(); err == nil {
-		t.Error("missing files are accepted")
-	}
-	first := writePair(t, cfg.CertFile, cfg.KeyFile)
-	c, err := conf()
-	if err != nil {
-		t.Fatal(err)
-	}
-	serial := func() string {
-		cert, err := c.GetCertificate(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		leaf, err := x509.ParseCertificate(cert.Certificate[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return leaf.SerialNumber.String()
-	}
-	if got := serial(); got != first {
-		t.Errorf("serial %s, want the first file's %s", got, first)
-	}
-	second := writePair(t, cfg.CertFile, cfg.KeyFile)
-	later := time.Now().Add(time.Minute) // a coarse clock may stamp both alike
-	for _, name := range []string{cfg.CertFile, cfg.KeyFile} {
-		if err := os.Chtimes(name, later, later); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := serial(); got != second {
-		t.Errorf("serial %s, want the second file's %s", got, second)
-	}
-	if err := os.WriteFile(cfg.KeyFile, []byte("half a key"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := serial(); got != second || !strings.Contains(log.String(), "unusable") {
-		t.Errorf("while the files are broken: serial %s, log %s", got, log)
-	}
 }
 
 func TestMetricsAreWellNamedAndRegisterOnce(t *testing.T) {

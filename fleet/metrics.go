@@ -9,7 +9,8 @@ import (
 // Register exports on reg what discovery says and how well it is doing:
 // infera_active_workers{disagg_mode} (Infera infera/server/metrics.py),
 // pointsman_fleet_connected, pointsman_fleet_staleness_seconds (absent until
-// the first whole listing) and pointsman_fleet_records_skipped_total{reason}.
+// the first whole listing), pointsman_fleet_records_skipped_total{reason} and
+// pointsman_discovery_conflicts_total.
 func (s *Store) Register(reg prometheus.Registerer) error {
 	return reg.Register(&collector{
 		store: s,
@@ -21,12 +22,14 @@ func (s *Store) Register(reg prometheus.Registerer) error {
 			"Time since discovery last proved that it is in step.", nil, nil),
 		skipped: prometheus.NewDesc("pointsman_fleet_records_skipped_total",
 			"Worker records that could not be used, by the field at fault.", []string{"reason"}, nil),
+		conflicts: prometheus.NewDesc("pointsman_discovery_conflicts_total",
+			"Records that claimed the ID of a worker which another record has.", nil, nil),
 	})
 }
 
 type collector struct {
-	store                                 *Store
-	active, connected, staleness, skipped *prometheus.Desc
+	store                                            *Store
+	active, connected, staleness, skipped, conflicts *prometheus.Desc
 }
 
 // Describe implements [prometheus.Collector].
@@ -35,6 +38,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.connected
 	ch <- c.staleness
 	ch <- c.skipped
+	ch <- c.conflicts
 }
 
 // Collect implements [prometheus.Collector]. It reads the clock, because a
@@ -57,6 +61,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	if age, ok := c.store.Staleness(time.Now()); ok {
 		ch <- prometheus.MustNewConstMetric(c.staleness, prometheus.GaugeValue, age.Seconds())
 	}
+	ch <- prometheus.MustNewConstMetric(c.conflicts, prometheus.CounterValue, float64(c.store.Conflicts()))
 	for reason, n := range c.store.Skipped() {
 		ch <- prometheus.MustNewConstMetric(c.skipped, prometheus.CounterValue, float64(n), reason)
 	}

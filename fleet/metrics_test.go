@@ -73,8 +73,9 @@ pointsman_fleet_records_skipped_total{reason="url"} 2
 		active:    prometheus.NewDesc("a", "", []string{"m"}, nil),
 		connected: prometheus.NewDesc("b", "", nil, nil),
 		staleness: prometheus.NewDesc("c", "", nil, nil),
+		conflicts: prometheus.NewDesc("e", "", nil, nil),
 		skipped:   prometheus.NewDesc("d", "", []string{"r"}, nil),
-	}); got != 7 {
-		t.Errorf("%d series when lost, want 7", got)
+	}); got != 8 {
+		t.Errorf("%d series when lost, want 8", got)
 	}
 }

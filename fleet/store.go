@@ -78,7 +78,10 @@ type Store struct {
 	mu      sync.Mutex
 	skipped map[string]uint64 // guarded by mu
 
-	given Names // set before Run
+	given Names                 // set before Run
+	admit func(w *Worker) error // set before Run; nil admits all
+
+	conflicts atomic.Uint64
 }
 
 var empty = new(Snapshot)
@@ -128,6 +131,14 @@ func (s *Store) Skipped() map[string]uint64 {
 	return maps.Clone(s.skipped)
 }
 
+// SetAdmit makes admit judge every worker that a source finds: with an error the
+// worker is no part of the fleet and is counted as skipped for its address. Call it
+// before Run. admit is called by the source's goroutine.
+func (s *Store) SetAdmit(admit func(w *Worker) error) { s.admit = admit }
+
+// Conflicts returns how often a record claimed the ID of a worker that another has.
+func (s *Store) Conflicts() uint64 { return s.conflicts.Load() }
+
 // Run applies src's changes until ctx is done. It is the only writer.
 func (s *Store) Run(ctx context.Context, src Source) error {
 	return src.Watch(ctx, &Feed{store: s})
@@ -161,6 +172,9 @@ func (f *Feed) Replace(workers []*Worker) {
 	next := make([]*Worker, 0, len(workers))
 	seen := make(map[string]int, len(workers))
 	for _, w := range workers {
+		if !f.admits(w) {
+			continue
+		}
 		w = f.store.given.add(w)
 		if i, dup := seen[w.ID]; dup {
 			next[i] = w
@@ -177,9 +191,26 @@ func (f *Feed) Replace(workers []*Worker) {
 	f.store.publish(next)
 }
 
+// admits reports whether w may be in the fleet.
+func (f *Feed) admits(w *Worker) bool {
+	if f.store.admit == nil || f.store.admit(w) == nil {
+		return true
+	}
+	f.Skip("address")
+	return false
+}
+
+// Conflict counts a record that claims the ID of a worker which another record has.
+// The source says in its log which.
+func (f *Feed) Conflict() { f.store.conflicts.Add(1) }
+
 // Put adds w, or replaces the worker with its ID.
 func (f *Feed) Put(w *Worker) {
 	f.Fresh(time.Now())
+	if !f.admits(w) {
+		f.Delete(w.ID)
+		return
+	}
 	w = f.store.given.add(w)
 	cur := f.store.Snapshot()
 	i, found := cur.find(w.ID)

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -22,7 +23,10 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 		route:  route,
 		direct: cfg.Mode == Direct && route.worker != "",
 	}
-	if cfg.Mode == Direct && !x.direct {
+	switch {
+	case x.direct:
+		x.vouch(now)
+	case cfg.Mode == Direct:
 		s.metrics.directed(directAbsent)
 	}
 	x.workers = x.firstWorkers[:0]
@@ -35,6 +39,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 
 	err := x.serve() //nolint:contextcheck // it goes by x.ctx, made of the request's
 	x.finish(r.Context(), err)
+	x.ticket.Done(x.status > 0 && x.status < http.StatusInternalServerError && x.status != http.StatusTooManyRequests)
 	if errors.Is(err, prompt.ErrTooLarge) || errors.Is(err, admission.ErrExhausted) {
 		linger(&x.rc, r)
 	}
@@ -53,6 +58,9 @@ func kindOf(r *http.Request) prompt.Kind {
 
 // serve reads, scans and dispatches the request.
 func (x *exchange) serve() error {
+	if x.untrusted != nil {
+		return fmt.Errorf("%w: %w", errUntrusted, x.untrusted)
+	}
 	if x.r.Method == http.MethodConnect || x.r.URL.Path == "" || x.r.URL.Path[0] != '/' {
 		return errMethod
 	}

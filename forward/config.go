@@ -44,6 +44,26 @@ const (
 	PrefillError PrefillFailure = "error"
 )
 
+// Trust says how routing headers are known to be the endpoint picker's (failover.md
+// §5, S2).
+type Trust string
+
+// The ways: not at all, as Infera's; by a ticket; by the connection's certificate.
+const (
+	TrustNone Trust = "none"
+	TrustHMAC Trust = "hmac"
+	TrustMTLS Trust = "mtls"
+)
+
+// Untrusted says what becomes of routing headers that are not believed.
+type Untrusted string
+
+// They are ignored, and the policy picks; or the request is refused with 403.
+const (
+	UntrustedPick   Untrusted = "pick"
+	UntrustedReject Untrusted = "reject"
+)
+
 // DirectFallback says what becomes of a request whose named worker is not known.
 type DirectFallback string
 
@@ -58,6 +78,16 @@ const (
 type Config struct {
 	Mode           Mode // who picks; default auto
 	DirectFailover bool // in direct mode, repeat failed attempts on alternates as in auto; default true
+	// Trust says how routing headers are known to be the endpoint picker's, and
+	// Untrusted what becomes of others. Defaults none and pick.
+	Trust     Trust
+	Untrusted Untrusted
+	// TrustedPeers are the subject alternative names of gateways, for TrustMTLS; see
+	// package trust.
+	TrustedPeers []string
+	// StripTransfer takes the fields by which routers tell engines of each other out
+	// of clients' bodies. Default true.
+	StripTransfer bool
 	// DirectFallback says what becomes of a request that names a worker which is
 	// not known here. Default refuse.
 	DirectFallback DirectFallback
@@ -157,6 +187,9 @@ func DefaultConfig() Config {
 		Admission:          admission.Headers{Expose: admission.ExposeInherit},
 		DirectFailover:     true,
 		DirectFallback:     DirectRefuse,
+		Trust:              TrustNone,
+		Untrusted:          UntrustedPick,
+		StripTransfer:      true,
 		MaxRetries:         1,
 		RetrySafety:        BeforeFirstToken,
 		ConnectRetrySameEP: 1,
@@ -185,6 +218,14 @@ func (c Config) Validate() error {
 	errs := []error{c.Admission.Validate()}
 	if c.Mode != Auto && c.Mode != Direct {
 		errs = append(errs, fmt.Errorf("router mode %q: want auto or direct", c.Mode))
+	}
+	switch c.Trust {
+	case TrustNone, TrustHMAC, TrustMTLS:
+	default:
+		errs = append(errs, fmt.Errorf("direct trust %q: want none, hmac or mtls", c.Trust))
+	}
+	if c.Untrusted != UntrustedPick && c.Untrusted != UntrustedReject {
+		errs = append(errs, fmt.Errorf("direct untrusted %q: want pick or reject", c.Untrusted))
 	}
 	if c.DirectFallback != DirectRefuse && c.DirectFallback != DirectPolicy {
 		errs = append(errs, fmt.Errorf("direct fallback %q: want refuse or policy", c.DirectFallback))

@@ -23,6 +23,7 @@ var (
 	errSlowBody     = errors.New("the request body came too slowly")
 	errBrokenBody   = errors.New("the request body could not be read")
 	errMethod       = errors.New("method not supported")
+	errUntrusted    = errors.New("the routing headers are not the gateway's")
 	errStale        = errors.New("the gateway's worker cannot be used")
 	errPD           = errors.New("prefill/decode requests are not supported by this forwarder")
 	errNoTransport  = errors.New("no transport for this worker")
@@ -141,6 +142,8 @@ func describeRequest(err error) (apiError, bool) {
 		return apiError{status: 400, kind: badRequest, code: "incomplete_body", message: errBrokenBody.Error()}, true
 	case errors.Is(err, errMethod):
 		return apiError{status: 405, kind: badRequest, code: "method_not_allowed", message: errMethod.Error()}, true
+	case errors.Is(err, errUntrusted):
+		return apiError{status: 403, kind: "permission_error", code: "untrusted_route", message: errUntrusted.Error()}, true
 	case errors.Is(err, picker.ErrUnknownWorker):
 		return apiError{status: 503, kind: serverError, code: "stale_worker", message: "the worker chosen by the gateway was not found (stale gateway routing?)", retryAfter: 1}, true
 	case errors.Is(err, errStale):

@@ -12,6 +12,7 @@ import (
 	"pointsman/picker"
 	"pointsman/prompt"
 	"pointsman/prompt/audit"
+	"pointsman/trust"
 )
 
 // exchange is one client request on its way.
@@ -38,8 +39,10 @@ type exchange struct {
 	gate         *admitted // nil for what has not come to the gate
 	direct       bool      // the headers name the worker
 	route        routing
-	own          string   // worker served in place of the named one: the gateway has fallen back to this forwarder
-	workers      []string // that have been asked; the first ones in firstWorkers
+	untrusted    error     // why the headers are not believed, when that is to be told
+	ticket       trust.Use // by which they are
+	own          string    // worker served in place of the named one: the gateway has fallen back to this forwarder
+	workers      []string  // that have been asked; the first ones in firstWorkers
 	firstWorkers [2]string
 	values       [5]string // of headers; see value
 	valued       int       // of these, those in use

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"pointsman/picker"
 	"pointsman/prompt"
 	"pointsman/prompt/audit"
+	"pointsman/trust"
 )
 
 // Deps are the rooms that a [Server] uses.
@@ -45,6 +47,13 @@ type Deps struct {
 
 	// Gate admits requests; nil admits all.
 	Gate *admission.Gate
+
+	// Tickets check routing headers; required with [TrustHMAC].
+	Tickets *trust.Tickets
+	// TLS is how connections of clients are secured; nil is not at all.
+	TLS *tls.Config
+	// Salts say what becomes of cache salts; nil passes them.
+	Salts *trust.Salts
 
 	// Ready reports why requests cannot be served, beyond what the fleet tells;
 	// nil when they can. Optional.
@@ -96,6 +105,9 @@ type Server struct {
 func New(cfg Config, deps Deps) (*Server, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, fmt.Errorf("forward: %w", err)
+	}
+	if cfg.Trust == TrustHMAC && deps.Tickets == nil {
+		return nil, errors.New("forward: tickets are to be checked, and there is nothing to check them with")
 	}
 	bodies := admission.NewBudget(cfg.MaxBuffered)
 	s := &Server{deps: deps, metrics: newMetrics(bodies), prefixes: prefixesOf(deps.Routes), bodies: bodies}
@@ -159,7 +171,12 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	var watching sync.WaitGroup // its own: another Serve goes on watching
 	watching.Go(func() { s.watch(fleet) })
 	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(guardedListener{lis}) }()
+	inner := lis
+	if s.deps.TLS != nil { // below the guard, which wants to see what net/http sees
+		inner = tls.NewListener(lis, s.deps.TLS)
+		srv.ConnContext = secured
+	}
+	go func() { failed <- srv.Serve(guardedListener{inner}) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", lis.Addr(), err)

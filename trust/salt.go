@@ -21,3 +21,25 @@ func (k *Keys) Salt(now time.Time, tenant, client string) string {
 	_, _ = mac.Write([]byte(client))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
+
+// SaltMode says what becomes of the cache_salt of requests (failover.md §5, S16).
+type SaltMode string
+
+// The modes.
+const (
+	SaltPass    SaltMode = "pass"    // the client's own, which is no boundary: it may name another's
+	SaltTenant  SaltMode = "tenant"  // one derived of the tenant and the client's, in its place
+	SaltRequire SaltMode = "require" // the client's own, and 400 without one
+)
+
+// Salts applies a mode. The zero value passes. It is safe for concurrent use.
+type Salts struct {
+	Mode SaltMode
+	Keys *Keys // for SaltTenant
+}
+
+// Derives reports whether requests get another salt than the client's.
+func (s *Salts) Derives() bool { return s != nil && s.Mode == SaltTenant }
+
+// Requires reports whether requests must have a salt.
+func (s *Salts) Requires() bool { return s != nil && s.Mode == SaltRequire }

@@ -13,6 +13,14 @@ import (
 // the parts only after it: streams that still run want a fleet and a picker.
 func serve(ctx context.Context, core *assemble.Core) error {
 	cfg := core.Config
+	keys, err := core.TicketKeys()
+	if err != nil {
+		return err
+	}
+	secured, err := core.ListenTLS("ext-proc", "h2")
+	if err != nil {
+		return err
+	}
 	door, err := extproc.New(cfg.ExtProc, extproc.Deps{
 		Picker:   core.Picker,
 		Preparer: core.Preparer(),
@@ -23,6 +31,8 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Objectives: core.Objectives(),
 
 		Audit: core.Audit,
+		Keys:  keys,
+		TLS:   secured,
 		Ready: func() bool { return core.Synced() == nil },
 	})
 	if err != nil {

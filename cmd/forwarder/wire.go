@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"os"
 	"runtime/debug"
@@ -31,6 +32,18 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if err != nil {
 		return err
 	}
+	tickets, err := core.Tickets()
+	if err != nil {
+		return err
+	}
+	secured, err := core.ListenTLS("clients", "h2", "http/1.1")
+	if err != nil {
+		return err
+	}
+	if cfg.Exposed() {
+		core.Log.LogAttrs(ctx, slog.LevelWarn, "routing headers are believed of whoever reaches this port; see --direct-trust",
+			slog.String("host", cfg.Host), slog.Int("port", cfg.Port))
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var door *forward.Server
@@ -48,6 +61,8 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Connectors: plugins.Connectors,
 		Ready:      core.Reachable,
 		Audit:      core.Audit,
+		Tickets:    tickets,
+		TLS:        secured,
 		Routes:     routes(operator),
 		Log:        core.Log,
 	})

@@ -91,6 +91,7 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	c.Gate.SetRoles(c.roleLoads)
 	c.Picker.OnRelease(c.Gate.Wake)
 	c.Store.SetNames(cfg.Names)
+	c.guard()
 	c.audit = newAudit(cfg, c.Store, log)
 	rooms := []collector{c.Store, c.index, breakers, c.Picker, c.audit, c.health, c.Gate, c.Live}
 	if room, ok := source.(collector); ok {

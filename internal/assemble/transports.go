@@ -18,6 +18,11 @@ func (c *Core) Transports() (map[string]forward.Transport, map[string]func(conte
 	settings.Protocol = httptransport.Protocol(c.Config.Upstream.Protocol)
 	settings.ConnectTimeout = c.Config.Upstream.ConnectTimeout
 	settings.KeepAlive = c.Config.Upstream.KeepAlive
+	settings.Control = c.Config.Addresses().Dial
+	var err error
+	if settings.TLS, err = c.workerTLS(); err != nil {
+		return nil, nil, fmt.Errorf("http transport: %w", err)
+	}
 	http, err := httptransport.New(settings)
 	if err != nil {
 		return nil, nil, fmt.Errorf("http transport: %w", err)

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 )
 
@@ -33,7 +34,12 @@ type Config struct {
 	MaxIdle   int           // unused connections kept per worker; 0 keeps none; default 256
 	KeepAlive time.Duration // TCP keep-alive: silence before the first probe; 0 off; default 60 s
 
-	TLS *tls.Config // for https workers; nil verifies with the system's roots
+	// TLS returns the configuration for https workers, at each dial; nil verifies
+	// with the system's roots.
+	TLS func() *tls.Config
+	// Control is called with each address that is about to be dialed, as
+	// net.Dialer.Control; its error refuses the dial. nil refuses none.
+	Control func(network, address string, c syscall.RawConn) error
 }
 
 const defaultConnect = 500 * time.Millisecond

@@ -13,8 +13,8 @@ import (
 type dialing struct {
 	dialer  net.Dialer
 	limit   time.Duration
-	tls     *tls.Config // nil verifies with the system's roots
-	protos  []string    // offered in the TLS handshake
+	tls     func() *tls.Config // nil verifies with the system's roots
+	protos  []string           // offered in the TLS handshake
 	metrics *metrics
 }
 
@@ -49,9 +49,9 @@ func (d *dialing) connect(ctx context.Context, addr string, secure bool) (nc, ra
 	if err != nil || !secure {
 		return raw, raw, err
 	}
-	cfg := d.tls.Clone()
-	if cfg == nil {
-		cfg = &tls.Config{MinVersion: tls.VersionTLS12}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if d.tls != nil {
+		cfg = d.tls().Clone()
 	}
 	if cfg.ServerName == "" {
 		host, _, _ := net.SplitHostPort(addr)

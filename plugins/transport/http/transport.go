@@ -43,6 +43,7 @@ func New(cfg Config) (*Transport, error) {
 
 func dialer(cfg Config) net.Dialer {
 	return net.Dialer{
+		Control: cfg.Control,
 		KeepAliveConfig: net.KeepAliveConfig{
 			Enable:   cfg.KeepAlive > 0,
 			Idle:     cfg.KeepAlive,

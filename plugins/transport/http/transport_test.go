@@ -381,7 +381,7 @@ func TestWorkersAreReachedOverTLSAndIPv6(t *testing.T) {
 	for protocol, want := range map[Protocol]string{HTTP1: "HTTP/1.1 {}", H2C: "HTTP/2.0 {}"} {
 		tr := newTransport(t, func(c *Config) {
 			c.Protocol, c.ConnectTimeout = protocol, 5*time.Second
-			c.TLS = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+			c.TLS = func() *tls.Config { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12} }
 		})
 		for range 2 {
 			if got := do(t, tr, worker, post("{}")); got.body != want || got.err != nil {
