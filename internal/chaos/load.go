@@ -162,6 +162,7 @@ func (l *load) exchange(ctx context.Context, a ask, r *history.Request) error {
 	}
 	defer resp.Body.Close()
 	r.Status, r.Forwarded = resp.StatusCode, resp.Header.Get("X-Infera-Request-Id") != ""
+	r.Tries = history.ParseTries(resp.Header.Get("X-Infera-Attempts"))
 	if a.stream && resp.StatusCode == http.StatusOK {
 		return readStream(resp.Body, r)
 	}

@@ -180,12 +180,15 @@ func oneGeneration(v *view, broken func(string, ...any)) {
 	}
 }
 
-// fewAttempts is I5: no leg is dispatched more often than the cap says.
+// fewAttempts is I5: no leg is dialed or dispatched more often than the cap says.
 func fewAttempts(v *view, broken func(string, ...any)) {
 	for i := range v.Requests {
 		legs := map[string]int{}
 		for _, rc := range v.receipts[v.Requests[i].ID] {
 			legs[rc.Leg]++
+		}
+		for _, t := range v.Requests[i].Tries {
+			legs[t.Leg]++
 		}
 		for leg, n := range legs {
 			if n > v.limits.Attempts {

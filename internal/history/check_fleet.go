@@ -111,6 +111,9 @@ func isolation(v *view, broken func(string, ...any)) {
 		for _, rc := range v.receipts[r.ID] {
 			healthy = healthy && !v.disturbed(rc.Worker, r.Sent, r.End)
 		}
+		for _, t := range r.Tries { // engines have no receipt of who could not reach them
+			healthy = healthy && !v.disturbed(t.Worker, r.Sent, r.End)
+		}
 		if healthy {
 			broken("%s: status %d, code %q, though nothing was wrong with %s", r.ID, r.Status, r.Code, v.met(r))
 		}

@@ -53,6 +53,16 @@ func TestWhatTheNetworkDelaysOrTakesIsNotTheForwardersFault(t *testing.T) {
 	}
 }
 
+func TestAWorkerThatWasNotReachedExcusesAFailure(t *testing.T) {
+	h := good()
+	h.Requests[1].Status, h.Requests[1].Whole = 502, false
+	h.Faults = append(h.Faults, Fault{Kind: "refuse", Worker: "d2", From: at(0), To: at(1)})
+	h.Requests[1].Tries = ParseTries("d1@d;aborted,p1@p;reset,d2@d2;refused")
+	if found := Check(h, DefaultLimits()); len(found) != 0 {
+		t.Errorf("%v", found)
+	}
+}
+
 func TestEachInvariantFailsWhenItIsBroken(t *testing.T) {
 	tests := []struct {
 		name string
@@ -83,6 +93,9 @@ func TestEachInvariantFailsWhenItIsBroken(t *testing.T) {
 			for range 3 {
 				h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "a", Leg: "mixed", Received: at(0.15), Ended: at(0.16)})
 			}
+		}},
+		{"four dials of which none arrived", "I5", func(h *History) {
+			h.Requests[0].Tries = ParseTries("m1@m2;refused,m2@m2;refused,m3@m2;refused,m4@m1;ok")
 		}},
 		{"a gauge that stays up", "I6", func(h *History) { h.Gauges[0].Value = 1 }},
 		{"a request that no counter knows", "I7", func(h *History) { h.Counted = 2 }},

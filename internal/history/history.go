@@ -10,7 +10,10 @@
 // [Check] is a pure function of its arguments; nothing here is shared.
 package history
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Request is what one client saw. Times that have not come are zero.
 type Request struct {
@@ -32,6 +35,26 @@ type Request struct {
 	Broken    bool   // the connection ended in the middle of the answer, or before it
 	Code      string // of the error, if there was one
 	Forwarded bool   // a forwarder answered, not the gateway
+	Tries     []Try  // that the forwarder's receipt names, those that reached nobody included
+}
+
+// Try is one entry of a forwarder's receipt (x-infera-attempts).
+type Try struct {
+	Leg    string // m, p or d
+	Worker string
+}
+
+// ParseTries reads a forwarder's receipt; what it cannot read it leaves out.
+func ParseTries(receipt string) []Try {
+	var out []Try
+	for part := range strings.SplitSeq(receipt, ",") {
+		id, rest, ok := strings.Cut(strings.TrimSpace(part), "@")
+		worker, _, told := strings.Cut(rest, ";")
+		if ok && told && id != "" {
+			out = append(out, Try{id[:1], worker})
+		}
+	}
+	return out
 }
 
 // OK reports whether the client got all of a good answer.
