@@ -33,7 +33,10 @@ import (
 type Config struct {
 	Program Program
 	File    string // --config, "" for none
-	Pool    string // --pool-name: the InferencePool, and the section of the file's pools, that is the program's
+	// PickerConfigFile and PickerConfigText are an EndpointPickerConfig; "" for none.
+	PickerConfigFile, PickerConfigText string
+
+	Pool string // --pool-name: the InferencePool, and the section of the file's pools, that is the program's
 
 	Host           string
 	Port           int // forwarder's HTTP port
@@ -89,6 +92,7 @@ type Config struct {
 	pending   map[string]string       // texts of settings that wait for a restart, by name
 	again     func() (*Config, error) // reads everything anew; nil when it was not parsed
 	fileText  []byte                  // that was read
+	mapped    []string                // what the EndpointPickerConfig says that is not taken to the letter
 	filePools []string                // names of the file's pools, sorted
 	warnings  []string
 }
@@ -305,6 +309,7 @@ func (c *Config) collectWarnings(rows []setting) []string {
 		out = append(out, fmt.Sprintf("the file has sections for the pools %s and none for this program's, which is %q: --pool-name says which", strings.Join(c.filePools, ", "), c.Pool))
 	}
 	out = append(out, c.admissionWarnings()...)
+	out = append(out, c.mapped...)
 	if c.TokenizerPath != "" && c.Tokenizer != "none" && c.LocalTokenizer() == "" {
 		out = append(out, fmt.Sprintf("--router-tokenizer-path %s is no path on this machine: token ids come from the workers' /tokenize", c.TokenizerPath))
 	}

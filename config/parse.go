@@ -54,7 +54,7 @@ func (c *Config) fill(src *sources) error {
 	all := c.everyRow()
 	var err error
 	src.file, err = readFile(src.given, src.env, all)
-	errs := []error{err}
+	errs := []error{err, c.readPickerConfig(src)}
 	for _, s := range all {
 		if s.name == "pool-name" {
 			o, err := src.resolve(&s)
@@ -125,7 +125,7 @@ func flagSet(prog Program, rows []setting) (*pflag.FlagSet, map[string]string) {
 	flags := pflag.NewFlagSet(prog.String(), pflag.ContinueOnError)
 	flags.SortFlags = false
 	for _, s := range rows {
-		f := flags.VarPF(typed{name: s.name, kind: s.value.kind, into: given}, s.name, "", s.usage)
+		f := flags.VarPF(typed{name: s.name, kind: s.value.kind, into: given}, s.name, s.short, s.usage)
 		if s.value.kind == "bool" {
 			f.NoOptDefVal = "true"
 			no := flags.VarPF(typed{name: s.name, kind: "bool", into: given, value: "false"}, "no-"+s.name, "", "")

@@ -43,6 +43,7 @@ type setting struct {
 	env     []string // variables, first found wins; nil derives INFERA_NAME
 	legacy  []string // LoxiLB's variables (LLB_…), first found wins; they beat only the default
 	inherit []string // texts that say nothing: the next weaker source is asked ("inherit", or a 0 that means so)
+	short   string   // one-letter flag; "" for none
 	group   string
 	usage   string
 	in      Program
@@ -187,6 +188,28 @@ func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
 // portValue takes 0 only where a setting says what 0 means.
 func portValue(p *int) value { return intValue(p, 0, 65535) }
+
+// weightsValue is a fixed number of weights with commas.
+func weightsValue(weights ...*float64) value {
+	return value{"number,…", func(s string) error {
+		parts := strings.Split(s, ",")
+		if len(parts) != len(weights) {
+			return fmt.Errorf("%q: want %d numbers with commas", s, len(weights))
+		}
+		for i, part := range parts {
+			if err := floatValue(weights[i], 0, 1e6).set(strings.TrimSpace(part)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func() string {
+		var parts []string
+		for _, w := range weights {
+			parts = append(parts, number(*w))
+		}
+		return strings.Join(parts, ",")
+	}}
+}
 
 // portsValue is a list of ports with commas, in brackets or not.
 func portsValue(p *[]int) value {

@@ -17,6 +17,9 @@ const (
 	FromEnv     Source = "env"
 	FromFlag    Source = "flag"
 	FromPool    Source = "pool" // the pool's section of the file
+
+	// FromPickerConfig is an EndpointPickerConfig; it is weaker than the file.
+	FromPickerConfig Source = "picker-config"
 )
 
 // origin is what was said of one setting.
@@ -34,6 +37,7 @@ type sources struct {
 	pool  string // name of the pool that the program serves
 	file  file
 	given map[string]string // flags, by name
+	other map[string]entry  // what an EndpointPickerConfig comes to; its keys are plugins
 	env   func(string) (string, bool)
 }
 
@@ -60,6 +64,9 @@ func (c *sources) of(s *setting) []said {
 	}
 	if e, ok := c.file.top[s.name]; ok {
 		out = append(out, said{FromFile, "config file: " + e.key, e.text, e.key})
+	}
+	if e, ok := c.other[s.name]; ok {
+		out = append(out, said{FromPickerConfig, "EndpointPickerConfig: " + e.key, e.text, e.key})
 	}
 	for _, name := range s.legacy {
 		if text, ok := c.env(name); ok && text != "" {

@@ -103,6 +103,7 @@ func (c *Config) drainTimeout() *time.Duration {
 func (c *Config) picking() []setting {
 	rows := []setting{
 		{name: "router-policy", group: "Picking", in: Both, usage: "how workers are scored; see docs/policies.md", value: oneOf(&c.Picker.Policy, picker.Policies()...)},
+		{name: "llm-d-weights", group: "Picking", in: Both, usage: "weights of policy llm-d's scorers for the queue, the use of KV memory, and the prefix", value: weightsValue(&c.Picker.LLMD.Queue, &c.Picker.LLMD.Usage, &c.Picker.LLMD.Prefix)},
 		{name: "shadow-policy", group: "Picking", in: Both, usage: "a second policy that is asked what it would have done with each request, and changes nothing; none asks nobody", value: noneOr(&c.Picker.Shadow, picker.Policies()...)},
 		{name: "kv-overlap-weight", group: "Picking", in: Both, usage: "what a prompt token to prefill costs against a token in flight; 0 ignores the cache, 10 to 20 keeps prefixes together under load", value: floatValue(&c.Picker.OverlapWeight, 0, 1e6)},
 		{name: "kv-prefill-overlap-weight", group: "Picking", in: Both, usage: "the same for prefill legs; empty for --kv-overlap-weight", value: optionalFloat(&c.Picker.PrefillWeight, 0, 1e6)},
@@ -300,6 +301,8 @@ func (c *Config) natsRequests() []setting {
 func (c *Config) operating() []setting {
 	return []setting{
 		{name: "config", group: "Operating", in: Both, usage: "YAML file of settings, flag names as keys; under pools, a section for each pool, which beats flags. Watched: what can change while running does, for new requests", value: stringValue(&c.File)},
+		{name: "config-file", group: "Operating", in: EPP, usage: "EndpointPickerConfig of the Gateway API Inference Extension or llm-d, whose plugins are mapped to settings here (docs/inferencepool.md); whatever else says something of these wins, LoxiLB's variables apart", value: stringValue(&c.PickerConfigFile)},
+		{name: "config-text", group: "Operating", in: EPP, usage: "the same as text, instead of a file", value: stringValue(&c.PickerConfigText)},
 		{name: "pool-name", group: "Operating", in: Both, usage: "the InferencePool that an EPP picks for, and which section of the file's pools is this program's", value: stringValue(&c.Pool)},
 		{name: "log-level", group: "Operating", in: Both, usage: "least level that is logged", value: oneOf(&c.LogLevel, "debug", "info", "warn", "error")},
 		{name: "log-format", group: "Operating", in: Both, usage: "format of log lines", value: oneOf(&c.LogFormat, "json", "text")},
@@ -310,6 +313,7 @@ func (c *Config) operating() []setting {
 // accepted are the flags of Infera's command lines that have nothing to do
 // here. They are read, so that a command line works, and a warning says so.
 func (c *Config) accepted() []setting {
+	rows := c.foreign()
 	row := func(name string, env []string, in Program, why string) setting {
 		text := c.ignored[name]
 		if text == nil {
@@ -323,11 +327,11 @@ func (c *Config) accepted() []setting {
 		s.value.kind = "bool"
 		return s
 	}
-	return []setting{
+	return append(rows,
 		row("router-backend", []string{"INFERA_ROUTER_BACKEND"}, Forwarder, "there is one router"),
 		row("migration-limit", []string{"INFERA_MIGRATION_LIMIT"}, Forwarder, "a generation is never continued on another worker"),
 		row("kvd-socket-path", nil, Forwarder, "cache pre-warming is the engine side's"),
 		flag("enable-profiling", []string{"INFERA_ENABLE_PROFILING"}, Forwarder, "ask the engine itself"),
 		flag("enable-scaling-api", []string{"INFERA_ENABLE_SCALING_API"}, Forwarder, "scale through Kubernetes"),
-	}
+	)
 }

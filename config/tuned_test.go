@@ -38,7 +38,7 @@ func TestTunedRowsFillRoomsThatTakeThem(t *testing.T) {
 // change sets s to another value than it has.
 func change(s *setting) bool {
 	was := s.value.get()
-	for _, text := range []string{"1", "2", "7", "40", "700", "5000", "true", "false", "off", "/x", "tcp", "observe", "round-robin", "pre-dispatch", "short", "all", "reject", "policy", "local", "on-recovery", "tenant"} {
+	for _, text := range []string{"1", "2", "7", "40", "700", "5000", "true", "false", "off", "/x", "tcp", "observe", "round-robin", "pre-dispatch", "short", "all", "reject", "policy", "local", "on-recovery", "tenant", "1,2,3"} {
 		if err := s.value.set(text); err == nil && s.value.get() != was {
 			return true
 		}

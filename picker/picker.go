@@ -131,6 +131,9 @@ type Config struct {
 	// Latency is the tuning of policy least-latency, and of the estimates that compare
 	// a policy with its shadow. The zero value is [DefaultLatency]'s.
 	Latency Latency
+	// LLMD are the weights of policy llm-d's scorers. The zero value is
+	// [DefaultLLMD]'s.
+	LLMD LLMDWeights
 	// OverlapWeight is what a prompt token to prefill costs against a token in
 	// flight; 0 ignores the cache. Default 1, as Infera; under load 10 to 20
 	// keeps prefixes together.
@@ -171,6 +174,13 @@ type Config struct {
 	Seed uint64
 }
 
+// LLMDWeights are the weights of policy llm-d's scorers, as an EndpointPickerConfig has
+// them.
+type LLMDWeights struct{ Queue, Usage, Prefix float64 }
+
+// DefaultLLMD returns the weights of llm-d's default profile.
+func DefaultLLMD() LLMDWeights { return LLMDWeights{Queue: 2, Usage: 2, Prefix: 3} }
+
 // Caps bound the requests in flight on one worker, all of its ranks together.
 type Caps struct {
 	Worker  int // of a mixed worker; 0 for no limit
@@ -202,7 +212,7 @@ const (
 // DefaultConfig returns Infera's defaults.
 func DefaultConfig() Config {
 	return Config{
-		Policy: KVAware, Latency: DefaultLatency(), OverlapWeight: 1,
+		Policy: KVAware, Latency: DefaultLatency(), LLMD: DefaultLLMD(), OverlapWeight: 1,
 		DestinationPort: 8000, ExplainRing: 256, SessionAffinity: SessionsPD,
 	}
 }
@@ -229,6 +239,9 @@ func (c Config) Validate() error {
 		}
 	}
 	weight("overlap weight", c.OverlapWeight)
+	weight("llm-d's queue weight", c.LLMD.Queue)
+	weight("llm-d's usage weight", c.LLMD.Usage)
+	weight("llm-d's prefix weight", c.LLMD.Prefix)
 	if c.PrefillWeight != nil {
 		weight("prefill overlap weight", *c.PrefillWeight)
 	}

@@ -82,14 +82,11 @@ type weights struct {
 	// Of least-latency, in what makes milliseconds of each column.
 	waiting, prefill, later, stalled float64
 	resident, running, transfer      float64
+
+	queue, usage, prefix float64 // of llm-d
 }
 
 func one(*weights) float64 { return 1 }
-
-// times weighs a scorer the same for every request.
-func times(weight float64) func(*weights) float64 {
-	return func(*weights) float64 { return weight }
-}
 
 var policies = [...]policy{
 	{name: KVAware, unit: "tokens", cache: true, fair: true, terms: []term{
@@ -116,9 +113,9 @@ var policies = [...]policy{
 		{"dynamo-lmetric", scorer.DynamoLMetric, one},
 	}},
 	{name: LLMD, unit: "score", cache: true, reads: scorer.Compared, ties: anyOfThem, terms: []term{
-		{"llm-d-queue", scorer.LLMDQueue, times(2)},
-		{"llm-d-usage", scorer.LLMDUsage, times(2)},
-		{"llm-d-prefix", scorer.LLMDPrefix, times(3)},
+		{"llm-d-queue", scorer.LLMDQueue, func(w *weights) float64 { return w.queue }},
+		{"llm-d-usage", scorer.LLMDUsage, func(w *weights) float64 { return w.usage }},
+		{"llm-d-prefix", scorer.LLMDPrefix, func(w *weights) float64 { return w.prefix }},
 	}},
 	{name: SGLang, unit: "rank", cache: true, reads: scorer.Compared, ties: anyOfThem, terms: []term{
 		{"sglang", scorer.SGLang, one},
@@ -141,6 +138,11 @@ func policyOf(name string) (*policy, error) {
 func (c *Config) weigh(role fleet.Role, req *Request) weights {
 	var w weights
 	c.Latency.weigh(&w, role)
+	llmd := c.LLMD
+	if llmd == (LLMDWeights{}) {
+		llmd = DefaultLLMD()
+	}
+	w.queue, w.usage, w.prefix = llmd.Queue, llmd.Usage, llmd.Prefix
 	if req.ByLoad {
 		return w
 	}
