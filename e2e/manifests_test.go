@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -249,7 +250,7 @@ func TestARealAPIServerTakesTheManifests(t *testing.T) {
 	t.Logf("%d objects", objects)
 
 	for _, o := range sets["chart-everything"] {
-		if slices.Contains([]string{"ServiceAccount", "Role", "RoleBinding"}, o["kind"].(string)) {
+		if slices.Contains([]string{"ServiceAccount", "Role", "RoleBinding", "InferencePool"}, o["kind"].(string)) {
 			if status, body := c.create(o, "models", ""); status != http.StatusCreated {
 				t.Fatalf("%s: %d %s", o["kind"], status, body)
 			}
@@ -258,9 +259,18 @@ func TestARealAPIServerTakesTheManifests(t *testing.T) {
 	const epp, worker = "system:serviceaccount:models:pointsman-epp", "system:serviceaccount:models:pointsman-worker"
 	everyone := c.permissions("system:serviceaccount:models:nobody")
 	eventually(t, "the roles to count", func(context.Context) error {
-		for user, want := range map[string]string{epp: "pods:list,watch", worker: "pods:list,patch,watch"} {
-			got := c.permissions(user)
-			if got = slices.DeleteFunc(got, func(p string) bool { return slices.Contains(everyone, p) }); !slices.Equal(got, []string{want}) {
+		for user, want := range map[string][]string{
+			epp: {
+				"inference.networking.k8s.io inferencepools,pointsman: list,watch",
+				"inference.networking.x-k8s.io,llm-d.ai inferenceobjectives,inferencemodelrewrites: list,watch",
+				" pods: list,watch",
+			},
+			worker: {" pods: list,patch,watch"},
+		} {
+			got := slices.DeleteFunc(c.permissions(user), func(p string) bool { return slices.Contains(everyone, p) })
+			slices.Sort(got)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
 				return fmt.Errorf("%s may %q, want %q", user, got, want)
 			}
 		}
@@ -271,11 +281,11 @@ func TestARealAPIServerTakesTheManifests(t *testing.T) {
 			t.Errorf("the EPP gets %s: %d", denied, status)
 		}
 	}
-	c.followedBy(epp)
+	c.followedBy(epp, argsOf(t, sets["chart-defaults"], "pointsman-epp"))
 }
 
 // permissions returns what a user may do in the chart's namespace, as
-// resources:verbs.
+// "groups resources,names: verbs".
 func (c *cluster) permissions(user string) []string {
 	c.t.Helper()
 	status, body := c.call(user, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", map[string]any{
@@ -293,14 +303,29 @@ func (c *cluster) permissions(user string) []string {
 	var got []string
 	for _, rule := range review.Status.ResourceRules {
 		slices.Sort(rule.Verbs)
-		got = append(got, strings.Join(append(rule.Resources, rule.ResourceNames...), ",")+":"+strings.Join(rule.Verbs, ","))
+		got = append(got, fmt.Sprintf("%s %s: %s", strings.Join(rule.APIGroups, ","), strings.Join(append(rule.Resources, rule.ResourceNames...), ","), strings.Join(rule.Verbs, ",")))
 	}
 	return got
 }
 
-// followedBy runs the real EPP as a user, with the chart's own flags, until it
-// has found a worker and is ready.
-func (c *cluster) followedBy(user string) {
+// argsOf returns the arguments of a Deployment's first container.
+func argsOf(t *testing.T, set []map[string]any, name string) []string {
+	t.Helper()
+	for _, o := range set {
+		var d appsv1.Deployment
+		data, err := json.Marshal(o)
+		if err != nil || o["kind"] != "Deployment" || json.Unmarshal(data, &d) != nil || d.Name != name {
+			continue
+		}
+		return d.Spec.Template.Spec.Containers[0].Args
+	}
+	t.Fatalf("there is no Deployment %s", name)
+	return nil
+}
+
+// followedBy runs the real EPP as a user, with the chart's own arguments, until
+// it has found the pool's worker.
+func (c *cluster) followedBy(user string, args []string) {
 	c.t.Helper()
 	pod := testfleet.WorkerPod("models", "w-0", "qwen", `{"worker_id":"10.0.0.1:30000","url":"http://10.0.0.1:30000","model_name":"m","engine":"vllm","disagg_mode":"mixed","status":"active"}`)
 	pod.Labels["app.kubernetes.io/instance"], pod.Labels["app.kubernetes.io/component"] = "pointsman", "worker"
@@ -327,8 +352,8 @@ func (c *cluster) followedBy(user string) {
 	}
 	const host = "127.199.7.1"
 	var log bytes.Buffer
-	cmd := exec.Command(filepath.Join(theRig.bin, "epp"), "--host="+host, "--kubeconfig="+kubeconfig, "--k8s-namespace=models", "--kv-event-transport=none", "--drain-delay-s=0",
-		"--discovery-backend=kubernetes", "--k8s-label-selector=app.kubernetes.io/component=worker,app.kubernetes.io/instance=pointsman")
+	cmd := exec.Command(filepath.Join(theRig.bin, "epp"), append(args, // what comes later counts
+		"--host="+host, "--kubeconfig="+kubeconfig, "--pool-namespace=models", "--kv-event-transport=none", "--drain-delay-s=0")...)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)

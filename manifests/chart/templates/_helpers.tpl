@@ -38,14 +38,29 @@ app.kubernetes.io/component: worker
 {{- join "," $pairs -}}
 {{- end -}}
 
-{{/* The flags of the EPP and of the forwarder that say where workers and brokers are. */}}
-{{- define "pointsman.fleetArgs" -}}
-- --discovery-backend={{ .Values.discovery.backend }}
-{{- if eq .Values.discovery.backend "kubernetes" }}
-- --k8s-label-selector={{ include "pointsman.workerSelector" . }}
-{{- else if eq .Values.discovery.backend "etcd" }}
+{{/* Where the endpoint picker finds workers. */}}
+{{- define "pointsman.eppDiscovery" -}}
+{{- if eq .Values.discovery.backend "inferencepool" -}}
+- --discovery-backend=inferencepool
+- --pool-name={{ include "pointsman.pool" . }}
+{{- else -}}
+{{ include "pointsman.recordDiscovery" . }}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the records of workers are: the forwarder's way always, for it needs their engines' addresses. */}}
+{{- define "pointsman.recordDiscovery" -}}
+{{- if eq .Values.discovery.backend "etcd" -}}
+- --discovery-backend=etcd
 - --etcd-endpoint={{ required "discovery.etcdEndpoint is needed for backend etcd" .Values.discovery.etcdEndpoint }}
-{{- end }}
+{{- else -}}
+- --discovery-backend=kubernetes
+- --k8s-label-selector={{ include "pointsman.workerSelector" . }}
+{{- end -}}
+{{- end -}}
+
+{{/* The flags that the endpoint picker and the forwarder share. */}}
+{{- define "pointsman.fleetArgs" -}}
 - --kv-event-transport={{ .Values.epp.kvEvents }}
 {{- with .Values.nats.url }}
 - --nats-server={{ . }}
@@ -95,6 +110,7 @@ seccompProfile: {type: RuntimeDefault}
   - --port={{ .Values.forwarder.port }}
   - --metrics-port={{ .Values.forwarder.metricsPort }}
   - --request-transport={{ .Values.forwarder.requestTransport }}
+  {{- include "pointsman.recordDiscovery" . | nindent 2 }}
   {{- include "pointsman.fleetArgs" . | nindent 2 }}
   {{- with .Values.forwarder.tokenizerPath }}
   - --router-tokenizer-path={{ . }}
