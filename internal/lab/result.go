@@ -25,9 +25,9 @@ type Result struct {
 	Load    float64 `json:"load_pct,omitempty"`
 	Percent float64 `json:"cache_pct,omitempty"`
 
-	Requests int `json:"requests"` // measured
+	Requests int `json:"requests"` // measured: all but the first ones and a burst
 	Served   int `json:"served"`
-	Refused  int `json:"refused"`
+	Refused  int `json:"refused"` // of all, as the next two
 	Failed   int `json:"failed"`
 	Queued   int `json:"queued"` // waited at the gate
 
