@@ -39,6 +39,7 @@ type pairs struct {
 	server  *forward.Server
 	picker  *picker.Picker
 	reg     *prometheus.Registry
+	circuit *breaker.Set
 	wasted  bool // serial prefill legs may be without a decode leg: the decode engine was down
 }
 
@@ -48,7 +49,8 @@ func newPairs(t *testing.T, mode forward.Mode, transports map[string]forward.Tra
 	p := &pairs{t: t, feed: fleet.NewFeed(store)}
 	cfg := picker.DefaultConfig()
 	cfg.Seed = 1
-	pick, err := picker.New(cfg, store, kvindex.New(kvindex.DefaultConfig()), breaker.NewSet(breaker.DefaultConfig()))
+	p.circuit = breaker.NewSet(breaker.DefaultConfig())
+	pick, err := picker.New(cfg, store, kvindex.New(kvindex.DefaultConfig()), p.circuit)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,8 @@ func New(cfg Config) (*Transport, error) {
 
 func dialer(cfg Config) net.Dialer {
 	return net.Dialer{
-		Control: cfg.Control,
+		Control:   cfg.Control,
+		KeepAlive: -1, // else the default would count while KeepAliveConfig is off
 		KeepAliveConfig: net.KeepAliveConfig{
 			Enable:   cfg.KeepAlive > 0,
 			Idle:     cfg.KeepAlive,
