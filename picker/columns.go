@@ -63,7 +63,7 @@ func (s *selection) fillCompared(index *kvindex.Index) {
 func (s *selection) place() uint64 {
 	for j := range s.lists {
 		if b := &s.lists[j]; len(b.Hashes) > 0 {
-			return uint64(b.Hashes[min(len(b.Hashes), max(1, scorer.RingTokens/b.Size))-1])
+			return b.Hashes[min(len(b.Hashes), max(1, scorer.RingTokens/b.Size))-1]
 		}
 	}
 	return mix(*s.turns)

@@ -39,8 +39,8 @@ func (c *Config) externalStale() time.Duration {
 	return DefaultExternalStale
 }
 
-// SetExternal says what a worker's rank (-1 for a worker without ranks) had in
-// flight at at beside this picker's own picks. It counts until the next call; from
+// SetExternal says what a worker's rank (-1 for a worker without ranks) had in flight
+// at the given time, beside this picker's own picks. It counts until the next call; from
 // [Config].ExternalStale on it fades to the mean of the fleet, for what is not known
 // of one worker should neither draw nor repel requests, and its rate is unknown
 // again. A target that the fleet does not have is ignored, and false returned.

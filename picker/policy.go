@@ -88,7 +88,7 @@ type weights struct {
 
 func one(*weights) float64 { return 1 }
 
-var policies = [...]policy{
+var policies = [...]policy{ //nolint:gochecknoglobals // an immutable table
 	{name: KVAware, unit: "tokens", cache: true, fair: true, terms: []term{
 		{"kv-overlap", scorer.KVOverlap, func(w *weights) float64 { return w.text }},
 		{"image", scorer.Image, func(w *weights) float64 { return w.image }},

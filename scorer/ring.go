@@ -27,7 +27,7 @@ func Ring(in *Input, weight float64, cost []float64) {
 	bound := math.Ceil(LoadFactor * (sum + 1) / float64(max(1, n)))
 	for i, distance := range in.Draw {
 		if in.Requests[i]+1 > bound {
-			distance += 1 // farther than any on the ring
+			distance++ // farther than any on the ring
 		}
 		cost[i] += weight * distance
 	}

@@ -49,6 +49,9 @@ const (
 	minHitShare   = 0.8  // of the ceiling
 	minLoadedHits = 0.7  // the same under load: who waits for the cache waits in a queue
 	startPatience = 60 * time.Second
+
+	loadedRequests = 800 // of each run under load: its 90th percentile is of 80 requests
+	loadedOver     = 40 * time.Second
 )
 
 func demo(ctx context.Context, args []string, out, log io.Writer) error {
@@ -106,6 +109,16 @@ func parseDemo(args []string, out io.Writer) (demoConfig, error) {
 	fs.StringVar(&cfg.logs, "logs", "", "keep the processes' logs in this directory")
 	if err := parseFlags(fs, args); err != nil {
 		return cfg, err
+	}
+	if cfg.loaded() {
+		for flag, set := range map[string]func(){
+			"requests": func() { cfg.requests = loadedRequests },
+			"over":     func() { cfg.over = loadedOver },
+		} {
+			if !fs.Changed(flag) {
+				set()
+			}
+		}
 	}
 	if err := cfg.fleet.validate(cfg.workers); err != nil {
 		return cfg, err

@@ -38,7 +38,7 @@ func (k fleetKind) validate(workers int) error {
 // Prompt tokens that an engine of the demo computes in a second.
 const (
 	easyRate   = 4000 // a cache hit is worth something next to what processes on two cores cost
-	loadedRate = 1400 // requests queue
+	loadedRate = 1700 // requests queue
 )
 
 // dress makes cfg a fleet of kind k with n engines, slow ones if it is loaded.

@@ -47,7 +47,7 @@ type PickRow struct {
 }
 
 // pickCases are the policies that are measured.
-var pickCases = [...]struct{ policy, shadow string }{
+var pickCases = [...]struct{ policy, shadow string }{ //nolint:gochecknoglobals // an immutable table
 	{picker.KVAware, ""},
 	{picker.LeastLatency, ""},
 	{picker.KVAware, picker.LeastLatency},
@@ -97,10 +97,7 @@ func measurePicks(ctx context.Context, workers int) ([]PickRow, error) {
 	for turn := range (pickWarmRounds + pickRounds) / pickTurn {
 		for i := range runs {
 			for range pickTurn {
-				if err := ctx.Err(); err != nil {
-					return nil, err
-				}
-				if err := runs[i].round(turn >= pickWarmRounds/pickTurn); err != nil {
+				if err := runs[i].round(ctx, turn >= pickWarmRounds/pickTurn); err != nil {
 					return nil, err
 				}
 			}
@@ -129,8 +126,11 @@ type pickRun struct {
 }
 
 // round does one round, which counts or only warms.
-func (r *pickRun) round(counts bool) error {
-	cost, stats, err := r.load.measure(r.p)
+func (r *pickRun) round(ctx context.Context, counts bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	cost, stats, err := r.load.measure(r.p) //nolint:contextcheck // a pick has no context to pass
 	if err != nil || !counts {
 		return err
 	}
