@@ -67,6 +67,7 @@ func (x *exchange) choose(now time.Time) error {
 	}
 	x.dec, x.picked = dec, true
 	x.route.to(&dec, x.s.cfg.DestinationPort)
+	x.number()
 	if x.s.cfg.Conformance {
 		x.route.extra = append(x.route.extra[:0], header{headerEcho, headerConformance + ":" + string(x.route.destination)})
 	}

@@ -3,6 +3,8 @@ package extproc
 import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"pointsman/reports"
 )
 
 // answer is one ProcessingResponse ready for the wire. Whoever sends it owns
@@ -156,6 +158,7 @@ type route struct {
 	prefill     string // "" for none
 	rank        []byte // decimal; empty for none
 	prefillRank []byte // the same of the prefill worker
+	pick        []byte // what the forwarder is told of the pick; empty for nothing
 	alone       bool   // the decode worker does without a prefill worker
 
 	extra    []header // further headers to set
@@ -198,6 +201,9 @@ func (r *route) routed() routed {
 	}
 	if r.id != "" {
 		set |= routedID
+	}
+	if len(r.pick) > 0 {
+		set |= routedPick
 	}
 	return set
 }
@@ -269,6 +275,9 @@ func (a *assembler) mutationSize(r *route, set routed) int {
 	if set&routedID != 0 {
 		n += lenField(setHeaderSize(HeaderRequestID, len(r.id)))
 	}
+	if set&routedPick != 0 {
+		n += lenField(setHeaderSize(reports.Header, len(r.pick)))
+	}
 	for _, name := range r.forged {
 		n += lenField(len(name))
 	}
@@ -308,6 +317,9 @@ func (a *assembler) appendMutation(dst []byte, r *route, set routed) []byte {
 	}
 	if set&routedID != 0 {
 		dst = appendSetHeader(dst, HeaderRequestID, r.id)
+	}
+	if set&routedPick != 0 {
+		dst = appendSetHeader(dst, reports.Header, r.pick)
 	}
 	for _, name := range r.forged {
 		dst = append(appendLen(dst, 2, len(name)), name...)

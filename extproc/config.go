@@ -55,6 +55,10 @@ type Config struct {
 	// steer requests then. Default false.
 	Conformance bool
 
+	// ReservationTTL is for how long a request counts whose end is not seen here, with
+	// response_body_mode NONE, and that no forwarder reports on. Default 30 s.
+	ReservationTTL time.Duration
+
 	// Secure serves TLS on the main port. Default true.
 	Secure bool
 
@@ -83,6 +87,7 @@ func DefaultConfig() Config {
 		DrainDelay:      5 * time.Second,
 		DrainTimeout:    300 * time.Second,
 		ReadyInterval:   500 * time.Millisecond,
+		ReservationTTL:  30 * time.Second,
 	}
 }
 
@@ -114,6 +119,7 @@ func (c Config) Validate() error {
 	check(c.DestinationPort > 0 && c.DestinationPort < 1<<16, "destination port %d: must be 1 to 65535", c.DestinationPort)
 	check(c.DrainDelay >= 0, "drain delay %v: must not be negative", c.DrainDelay)
 	check(c.DrainTimeout >= 0, "drain timeout %v: must not be negative", c.DrainTimeout)
+	check(c.ReservationTTL > 0 && c.ReservationTTL <= 24*time.Hour, "reservation time %v: want above 0, to 24h", c.ReservationTTL)
 	check(c.ReadyInterval > 0, "ready interval %v: must be positive", c.ReadyInterval)
 	return errors.Join(errs...)
 }

@@ -49,9 +49,11 @@ type exchange struct {
 	sizes  []int
 	dec    picker.Decision
 	picked bool // dec is a reservation not given back yet
-	ticket *admission.Request
-	pass   admission.Pass
-	tenant string
+
+	pickNumber uint64 // of the pick, for the forwarder's reports; 0 before it
+	ticket     *admission.Request
+	pass       admission.Pass
+	tenant     string
 	// watch makes the transport look out for the stream's end while the request
 	// waits, and call cancel then; nil for a transport that can't.
 	watch    func(cancel context.CancelCauseFunc)
@@ -210,7 +212,9 @@ const maxKeptAnswers = 64
 // end closes the exchange when its stream has ended, however it did, and leaves
 // it empty for the next.
 func (x *exchange) end() {
-	x.release()
+	if !x.leave() {
+		x.release()
+	}
 	x.unbuffer()
 	m := x.s.metrics
 	m.bytesOut.Add(float64(x.bytesOut))
@@ -241,7 +245,7 @@ func (x *exchange) end() {
 		conversation: x.conversation[:0], credential: x.credential[:0],
 		host: x.host[:0],
 		route: route{
-			destination: x.route.destination[:0], rank: x.route.rank[:0], prefillRank: x.route.prefillRank[:0],
+			destination: x.route.destination[:0], rank: x.route.rank[:0], prefillRank: x.route.prefillRank[:0], pick: x.route.pick[:0],
 			fallback: x.route.fallback[:0], ticket: x.route.ticket[:0], forged: x.route.forged[:0], extra: x.route.extra[:0],
 		},
 	}

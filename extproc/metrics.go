@@ -10,6 +10,7 @@ import (
 
 	"pointsman/admission"
 	"pointsman/prompt/audit"
+	"pointsman/reports"
 )
 
 // ending is how a request's stream ended.
@@ -77,13 +78,18 @@ type metrics struct {
 	usageCached    prometheus.Counter
 	usagePredicted prometheus.Counter
 	usageHit       prometheus.Counter
+
+	unseen   prometheus.GaugeFunc
+	returned *prometheus.CounterVec
+	reports  *prometheus.CounterVec
+	output   prometheus.Counter
 }
 
 func counter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-func newMetrics(bodies *admission.Budget) *metrics {
+func newMetrics(bodies *admission.Budget, unseen func() int) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pointsman_epp_requests_total",
@@ -116,11 +122,24 @@ func newMetrics(bodies *admission.Budget) *metrics {
 		usagePredicted: counter("pointsman_epp_usage_predicted_prompt_tokens_total", "Prompt tokens that the picks of the same requests counted."),
 		usageHit:       counter("pointsman_epp_usage_predicted_hit_tokens_total", "Prompt tokens that the picks of the same requests believed to be cached."),
 		byCode:         map[int]prometheus.Counter{},
+		returned: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pointsman_epp_reservations_returned_total",
+			Help: "Reservations of requests whose end the gateway does not show, by why they were given back: report, absent (forwarders have nothing of ours on the worker), expired.",
+		}, []string{"by"}),
+		reports: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pointsman_epp_reported_ends_total",
+			Help: "Ends of such requests by what their forwarder reports: ok, 4xx, 5xx, gone (the client left before the answer).",
+		}, []string{"outcome"}),
+		output: counter("pointsman_epp_usage_completion_tokens_total", "Tokens that engines generated, as forwarders report."),
 	}
 	m.openGauge = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pointsman_epp_streams_in_flight",
 		Help: "Open ext-proc streams, one per HTTP request.",
 	}, func() float64 { return float64(m.open.Load()) })
+	m.unseen = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "pointsman_epp_reservations_unseen",
+		Help: "Requests in flight whose end the gateway will not show: a forwarder's report is awaited.",
+	}, func() float64 { return float64(unseen()) })
 	m.buffered = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pointsman_epp_buffered_body_bytes",
 		Help: "Bytes of request bodies held until they are picked for.",
@@ -149,6 +168,7 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	for _, c := range []prometheus.Collector{
 		m.openGauge, m.buffered, m.requests, m.refused, m.pick, m.bytes, m.panics, m.malformed, m.elsewhere, m.moved, m.rewritten,
 		m.usageRequests, m.usagePrompt, m.usageCached, m.usagePredicted, m.usageHit,
+		m.unseen, m.returned, m.reports, m.output,
 	} {
 		errs = append(errs, reg.Register(c))
 	}
@@ -169,6 +189,24 @@ func (m *metrics) refuse(status int) {
 		return
 	}
 	m.otherCode.Inc()
+}
+
+// given counts a reservation that came back.
+func (m *metrics) given(by string) { m.returned.WithLabelValues(by).Inc() }
+
+// reported counts the end of a request that a forwarder reports.
+func (m *metrics) reported(d *reports.Done) {
+	outcome := "gone"
+	switch {
+	case d.Status >= http.StatusInternalServerError:
+		outcome = "5xx"
+	case d.Status >= http.StatusBadRequest:
+		outcome = "4xx"
+	case d.Status > 0:
+		outcome = "ok"
+	}
+	m.reports.WithLabelValues(outcome).Inc()
+	m.output.Add(float64(max(d.Output, 0)))
 }
 
 func (m *metrics) usage(r *audit.Report, hit int) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"pointsman/reports"
 	"pointsman/trust"
 )
 
@@ -76,6 +77,7 @@ const (
 	routedFallback
 	routedTicket
 	routedID
+	routedPick
 )
 
 // controlHeader is a header that no client's copy of may reach a worker.
@@ -98,6 +100,7 @@ var controls = [...]controlHeader{ //nolint:gochecknoglobals // an immutable tab
 	{HeaderPrefillSkip, routedSkip},
 	{HeaderFallback, routedFallback},
 	{HeaderTicket, routedTicket},
+	{reports.Header, routedPick},
 	{"x-dynamo-worker-instance-id", 0},
 	{"x-dynamo-prefill-instance-id", 0},
 	{"x-dp-rank", 0},

@@ -80,7 +80,7 @@ func TestARefusalTellsNoSecretsAndNamesTheKeyAtFault(t *testing.T) {
 
 // Each status that can be refused with has its own counter.
 func TestEveryRefusalStatusIsCounted(t *testing.T) {
-	m := newMetrics(admission.NewBudget(0))
+	m := newMetrics(admission.NewBudget(0), func() int { return 0 })
 	for _, err := range []error{
 		&prompt.BadRequest{Status: http.StatusBadRequest}, &prompt.BadRequest{Status: http.StatusUnsupportedMediaType},
 		picker.ErrNoModel, picker.ErrNoWorker, picker.ErrNoEndpoint, prompt.ErrTooLarge, tooMany(), context.DeadlineExceeded, internalError(),

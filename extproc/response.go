@@ -230,9 +230,21 @@ func (x *exchange) audit() {
 	if !x.first || x.req.ByLoad {
 		return
 	}
+	x.observe(x.tail.Usage(&x.report), true)
+}
+
+// observe counts what the engine has reported, if it has. known says that the pick's
+// worker has served the request, so that the numbers are about what it foresaw.
+func (x *exchange) observe(usage, known bool) {
+	if !x.first || x.req.ByLoad {
+		return
+	}
 	r := &x.report
-	if x.tail.Usage(r) {
+	if usage {
 		x.s.metrics.usage(r, x.dec.HitTokens)
+	}
+	if !known {
+		return
 	}
 	if r.Skip == audit.Comparable && (x.dec.Prefill != nil || x.dec.Worker.Role != fleet.Mixed) {
 		r.Skip = audit.SkipPair

@@ -9,6 +9,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,6 +48,14 @@ type Deps struct {
 	// Audit is told what engines counted of the requests that a worker has served
 	// whole; nil for none. It is called from any goroutine and must not block.
 	Audit func(audit.Report)
+
+	// PickerID names this replica to forwarders, which report by it; "" for no
+	// reports.
+	PickerID string
+	// Mine returns how many of this replica's requests a worker's rank has, as its
+	// forwarders say, and when they said so; false when nobody does. Nil when there
+	// are no reports.
+	Mine func(worker string, rank int, now time.Time) (n int, at time.Time, heard bool)
 }
 
 // Server is the ext-proc server. Make it with [New].
@@ -61,6 +70,8 @@ type Server struct {
 	metrics *metrics
 	health  *health
 	streams sync.Pool // of *conversation
+	picks   atomic.Uint64
+	unseen  unseen
 }
 
 // New returns a server that does not listen yet. It fails on a configuration
@@ -88,7 +99,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		s.now = time.Now
 	}
 	s.asm = newAssembler(cfg, s.pool)
-	s.metrics = newMetrics(s.bodies)
+	s.unseen.open = map[uint64]*parked{}
+	s.metrics = newMetrics(s.bodies, s.unseen.waiting)
 	s.health = newHealth(deps.Ready)
 	return s, nil
 }
@@ -164,6 +176,7 @@ func (s *Server) Serve(ctx context.Context, lis, healthLis net.Listener) error {
 	}
 	ready, stopReady := context.WithCancel(context.WithoutCancel(ctx))
 	wg.Go(func() { s.health.run(ready, s.cfg.ReadyInterval) })
+	wg.Go(func() { s.watchUnseen(ready) })
 	wg.Go(func() { serve(main, lis, "ext-proc") })
 	if healthLis != nil {
 		wg.Go(func() { serve(probes, healthLis, "health") })

@@ -519,7 +519,7 @@ func TestNewStreamsAreTakenDuringTheDrainDelay(t *testing.T) {
 }
 
 func TestEndingsAreCountedByClass(t *testing.T) {
-	m := newMetrics(admission.NewBudget(0))
+	m := newMetrics(admission.NewBudget(0), func() int { return 0 })
 	for _, c := range []struct {
 		ending ending
 		status int

@@ -36,6 +36,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	inflight := s.metrics.inflight.WithLabelValues(x.router())
 	inflight.Inc()
 	defer inflight.Dec()
+	defer func() { x.flight.Leave(time.Now()) }() // should a bug end it
 
 	err := x.serve() //nolint:contextcheck // it goes by x.ctx, made of the request's
 	x.finish(r.Context(), err)
@@ -70,6 +71,7 @@ func (x *exchange) serve() error {
 	x.prepareHeader()
 	x.describePick()
 	defer x.releaseScored()
+	x.takeOff()
 	defer x.leaveGate()
 	err := x.attempts()
 	if err == nil {

@@ -63,6 +63,7 @@ func (x *exchange) attempts() error {
 			x.moved(last)
 		}
 		x.workers = append(x.workers, d.Worker.ID)
+		x.fly(d)
 		last = a.try()
 		if last == nil || x.spent >= x.maxRetries() || !x.mayRepeat(last, d.Prefill != nil) || !x.roomFor(d.Prefill != nil) {
 			return last
@@ -106,6 +107,7 @@ func (x *exchange) passOver(w *fleet.Worker) {
 
 // moved counts a request that goes to another worker because of last.
 func (x *exchange) moved(last error) {
+	x.flight.Moved(time.Now(), x.receipt(nil, 0))
 	stage := StageDial
 	x.mu.Lock()
 	if n := len(x.tries); n > 0 {

@@ -13,7 +13,7 @@ func (x *exchange) audit() {
 		return
 	}
 	r := x.report
-	x.scored.tail.Usage(&r)
+	x.tail.Usage(&r)
 	if r.Skip == audit.Comparable && (d.Prefill != nil || d.Worker.Role != fleet.Mixed) {
 		r.Skip = audit.SkipPair
 	}

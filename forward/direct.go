@@ -15,7 +15,6 @@ import (
 type scored struct {
 	sizes []int
 	out   prompt.Prepared
-	tail  audit.Tail
 }
 
 // describePick fills what the picker is asked.
@@ -79,7 +78,6 @@ func (x *exchange) score() {
 func (x *exchange) releaseScored() {
 	if x.scored != nil {
 		x.pick.Blocks = nil
-		x.scored.tail.Reset()
 		x.s.prepared.Put(x.scored)
 		x.scored = nil
 	}

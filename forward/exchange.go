@@ -12,6 +12,7 @@ import (
 	"pointsman/picker"
 	"pointsman/prompt"
 	"pointsman/prompt/audit"
+	"pointsman/reports"
 	"pointsman/trust"
 )
 
@@ -33,6 +34,9 @@ type exchange struct {
 	scan         asked
 	parsed       *prompt.Request // what scan and the pick are made of; nil when it is not needed any more
 	scored       *scored         // nil for what is not scored here
+	tail         *audit.Tail     // the answer's last bytes; nil when nobody asks for its usage
+	flight       *reports.Flight // nil when nobody counts
+	picked       reports.Pick    // what the endpoint picker has told of it
 	report       audit.Report    // what the pick foresaw of it
 	served       picker.Decision // by which the answer's first content came
 	pick         picker.Request
@@ -175,8 +179,8 @@ func (x *exchange) write(p []byte, f flushing) error {
 	}
 	n, err := x.w.Write(p)
 	x.written += int64(n)
-	if x.scored != nil {
-		x.scored.tail.Add(p)
+	if x.tail != nil {
+		x.tail.Add(p)
 	}
 	if err == nil && bool(f) {
 		err = x.rc.Flush()
@@ -209,6 +213,7 @@ func (x *exchange) firstToken(a *attempt) error {
 		a.last.progress.Reach(StageBody)
 	}
 	a.decision.FirstToken(x.firstAt)
+	x.flight.First(x.firstAt)
 	x.streamBegan(x.firstAt)
 	return nil
 }
@@ -230,6 +235,7 @@ func (x *exchange) finish(ctx context.Context, err error) {
 	end := x.ending(err)
 	x.s.metrics.ended.WithLabelValues(end).Inc()
 	x.remember(err, end, took)
+	x.land(took)
 	x.s.metrics.bytesOut.Add(float64(x.written))
 	x.log(ctx, err, outcome, took)
 }

@@ -226,6 +226,8 @@ func (l *legs) alternate(err error) bool {
 		return false
 	}
 	x.workers = append(x.workers, d.Worker.ID)
+	x.flight.Moved(time.Now(), x.receipt(nil, 0))
+	x.fly(&d)
 	x.s.metrics.decodeDials.Inc()
 	x.s.metrics.failovers.Inc()
 	why := a.reason(err)
@@ -271,7 +273,12 @@ func (l *legs) request(w *fleet.Worker, body []byte, rank int) *Request {
 func (l *legs) runPrefill(ctx context.Context, body []byte) (*Object, error) {
 	x := l.a.x
 	x.s.metrics.prefills.Inc()
+	leg := x.flyPrefill(&l.chosen)
 	got, t, err := l.sendPrefill(ctx, body)
+	if err == nil {
+		leg.First(time.Now())
+	}
+	leg.Leave(time.Now())
 	why := reasonOfPrefill(ctx, err)
 	l.chosen.PrefillDone(time.Now(), why.outcome())
 	x.end(t, why, err)

@@ -17,6 +17,7 @@ import (
 	"pointsman/picker"
 	"pointsman/prompt"
 	"pointsman/prompt/audit"
+	"pointsman/reports"
 	"pointsman/trust"
 )
 
@@ -44,6 +45,14 @@ type Deps struct {
 	// and served whole. It is called from any goroutine and must not block.
 	// Optional.
 	Audit func(audit.Report)
+
+	// Reports counts what is in flight for the fleet's endpoint pickers; nil for
+	// none of them.
+	Reports *reports.Tally
+
+	// PickerID is this router's own ID in the reports of others: that of the picks
+	// it makes itself. Optional.
+	PickerID string
 
 	// Gate admits requests; nil admits all.
 	Gate *admission.Gate
@@ -97,6 +106,7 @@ type Server struct {
 	prepared sync.Pool         // of *scored
 	scans    sync.Pool         // of *prompt.Request
 	tickets  sync.Pool         // of *admitted
+	tails    sync.Pool         // of *audit.Tail
 	draining atomic.Bool
 	legs     sync.WaitGroup // prefill legs that may outlive their request
 }

@@ -24,25 +24,26 @@ var doors = map[string]struct{ ours, outside []string }{
 	"admission": {nil, []string{"github.com/prometheus"}},
 	"trust":     {[]string{"fleet"}, []string{"github.com/prometheus"}},
 	"health":    {[]string{"fleet"}, []string{"github.com/prometheus"}},
-	"wire":      {[]string{"fleet", "kvindex"}, []string{"github.com/tinylib/msgp", "github.com/zeebo/xxh3"}},
+	"reports":   {nil, []string{"github.com/prometheus"}},
+	"wire":      {[]string{"fleet", "kvindex", "reports"}, []string{"github.com/tinylib/msgp", "github.com/zeebo/xxh3"}},
 	"scorer":    {[]string{"fleet"}, nil},
 	"prompt":    {[]string{"kvindex"}, []string{"github.com/prometheus", "github.com/zeebo/xxh3"}},
 	"picker":    {[]string{"fleet", "scorer", "breaker", "kvindex"}, []string{"github.com/prometheus", "github.com/zeebo/xxh3"}},
 	"extproc": {
-		[]string{"picker", "prompt", "fleet", "objectives", "breaker", "admission", "kvindex", "trust"},
+		[]string{"picker", "prompt", "fleet", "objectives", "breaker", "admission", "kvindex", "trust", "reports"},
 		[]string{"github.com/prometheus", "google.golang.org/grpc", "google.golang.org/protobuf", "github.com/envoyproxy/go-control-plane", "github.com/fsnotify"},
 	},
 	"forward": {
-		[]string{"picker", "prompt", "fleet", "breaker", "admission", "kvindex", "trust"},
+		[]string{"picker", "prompt", "fleet", "breaker", "admission", "kvindex", "trust", "reports"},
 		[]string{"github.com/prometheus", "golang.org/x/net"},
 	},
 	"config": {
-		[]string{"picker", "prompt", "fleet", "breaker", "admission", "health", "kvindex", "extproc", "forward", "plugins", "trust"},
+		[]string{"picker", "prompt", "fleet", "breaker", "admission", "health", "kvindex", "extproc", "forward", "plugins", "trust", "reports"},
 		[]string{"github.com/spf13/pflag", "go.yaml.in/yaml", "github.com/prometheus", "github.com/fsnotify"},
 	},
 	"objectives": {nil, nil},
 	"plugins": {
-		[]string{"fleet", "objectives", "wire", "kvindex", "forward", "prompt", "scorer"},
+		[]string{"fleet", "objectives", "wire", "kvindex", "forward", "prompt", "scorer", "reports"},
 		nil, // each adapter knows its own outside system
 	},
 }

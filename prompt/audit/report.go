@@ -49,6 +49,7 @@ type Report struct {
 	Counted int    // usage.prompt_tokens
 	Hit     int    // tokens that the pick believed the worker to hold
 	Cached  int    // usage.prompt_tokens_details.cached_tokens; -1 when not reported
+	Output  int    // usage.completion_tokens; 0 when not reported
 }
 
 // Of returns the report of a request that has just been prepared, without what

@@ -36,7 +36,7 @@ func (t *Tail) Add(chunk []byte) {
 func (t *Tail) Usage(r *Report) bool {
 	counted, cached, ok := findUsage(t.buf[:t.n])
 	if ok {
-		r.Counted, r.Cached = counted, cached
+		r.Counted, r.Cached, r.Output = counted, cached, findOutput(t.buf[:t.n])
 	} else if r.Skip == Comparable {
 		r.Skip = SkipNoUsage
 	}
@@ -66,6 +66,18 @@ func findUsage(b []byte) (counted, cached int, ok bool) {
 		}
 		end = at
 	}
+}
+
+// findOutput returns how many tokens the engine has generated, as the last usage
+// object says; 0 when it does not.
+func findOutput(b []byte) int {
+	for _, key := range [...]string{`"completion_tokens"`, `"output_tokens"`} {
+		if at := bytes.LastIndex(b, []byte(key)); at >= 0 {
+			n, _ := number(b[at:], key)
+			return n
+		}
+	}
+	return 0
 }
 
 // number returns the value of the first occurrence of key in b.

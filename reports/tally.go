@@ -1,0 +1,236 @@
+package reports
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Bounds of what is kept.
+const (
+	maxPickers = 64               // told apart on one worker; more are the forwarder's own
+	maxNews    = 4096             // first tokens and ends between two reports; more are dropped, the oldest first
+	recall     = 10 * time.Second // for which ends are told again in full reports
+	keepIdle   = 5 * time.Minute  // for which a worker without requests is told of
+)
+
+// fade is what a sample of speed leaves of those before it (findings, policy.md §3).
+const fade = 0.98
+
+// slower is the position at which a token takes twice the time of the first one:
+// attention grows with it.
+const slower = 50_000
+
+// Tally counts a forwarder's requests. Make it with [NewTally].
+type Tally struct {
+	cfg    Config
+	source string
+
+	mu      sync.Mutex
+	workers map[key]*entry
+	seq     uint64
+	first   []Ref
+	done    []Done
+	told    []recalled // ends told already, oldest first
+	beat    time.Time  // of the last full report
+	full    bool       // the next one is to be full
+	fresh   chan struct{}
+	pickers func() []string
+}
+
+type recalled struct {
+	at time.Time
+	Done
+}
+
+type key struct {
+	id   string
+	rank int
+}
+
+type entry struct {
+	total     Load
+	by        map[string]Load
+	work      Work
+	lastFirst time.Time
+	changed   bool
+	idle      time.Time // since when nothing is in flight
+}
+
+// NewTally returns a tally whose reports come from source, which names this process.
+func NewTally(cfg Config, source string) *Tally {
+	return &Tally{cfg: cfg, source: source, workers: map[key]*entry{}, fresh: make(chan struct{}, 1), full: true}
+}
+
+// Source returns whose reports they are.
+func (t *Tally) Source() string { return t.source }
+
+// SetPickers makes reports name those who listen directly. It is to be called
+// before Run.
+func (t *Tally) SetPickers(f func() []string) { t.pickers = f }
+
+// Refresh makes the next report a full one, and soon: somebody new listens.
+func (t *Tally) Refresh() {
+	t.mu.Lock()
+	t.full = true
+	t.mu.Unlock()
+	t.wake()
+}
+
+func (t *Tally) wake() {
+	select {
+	case t.fresh <- struct{}{}:
+	default:
+	}
+}
+
+// Run hands every report to publish until ctx is done: [Config].Interval after a
+// change, and a full one at each [Config].Heartbeat. publish must not keep the
+// report, which is used again, nor block for long.
+func (t *Tally) Run(ctx context.Context, publish func(*Report)) error {
+	beat := time.NewTimer(0)
+	defer beat.Stop()
+	pause := time.NewTimer(0)
+	<-pause.C
+	defer pause.Stop()
+	var r Report
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-beat.C:
+			t.Refresh()
+			beat.Reset(t.cfg.Heartbeat)
+			continue
+		case <-t.fresh:
+		}
+		if t.Collect(time.Now(), &r) {
+			publish(&r)
+		}
+		pause.Reset(t.cfg.Interval) // what changes meanwhile goes together
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pause.C:
+		}
+	}
+}
+
+// Collect fills r with what has changed since the last call, and reports whether
+// there is something to tell.
+func (t *Tally) Collect(now time.Time, r *Report) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r.Workers, r.First, r.Done = r.Workers[:0], r.First[:0], r.Done[:0]
+	if r.Full = t.full; r.Full {
+		t.forgetTold(now)
+		for i := range t.told {
+			r.Done = append(r.Done, t.told[i].Done)
+		}
+	}
+	for k, e := range t.workers {
+		if e.changed || r.Full {
+			e.changed = false
+			r.Workers = append(r.Workers, Worker{ID: k.id, Rank: k.rank, Total: e.total, ByPicker: maps.Clone(e.by), Work: e.work})
+		}
+		if e.total.Requests == 0 && now.Sub(e.idle) > keepIdle {
+			delete(t.workers, k)
+		}
+	}
+	slices.SortFunc(r.Workers, func(a, b Worker) int {
+		if a.ID != b.ID {
+			if a.ID < b.ID {
+				return -1
+			}
+			return 1
+		}
+		return a.Rank - b.Rank
+	})
+	r.First = append(r.First, t.first...)
+	for i := range t.done {
+		r.Done = append(r.Done, t.done[i])
+		t.told = append(t.told, recalled{now, t.done[i]})
+	}
+	if extra := len(t.told) - maxNews; extra > 0 {
+		t.told = slices.Delete(t.told, 0, extra)
+	}
+	t.first, t.done, t.full = t.first[:0], t.done[:0], false
+	if !r.Full && len(r.Workers)+len(r.First)+len(r.Done) == 0 {
+		return false
+	}
+	t.seq++
+	r.Source, r.Seq, r.Beat, r.Pickers = t.source, t.seq, t.cfg.Heartbeat, nil
+	if t.pickers != nil {
+		r.Pickers = t.pickers()
+	}
+	return true
+}
+
+func (t *Tally) forgetTold(now time.Time) {
+	n := 0
+	for n < len(t.told) && now.Sub(t.told[n].at) > recall {
+		n++
+	}
+	t.told = slices.Delete(t.told, 0, n)
+}
+
+// entry returns the counts of a worker, with mu held.
+func (t *Tally) entry(k key) *entry {
+	e := t.workers[k]
+	if e == nil {
+		e = &entry{by: map[string]Load{}}
+		t.workers[k] = e
+	}
+	return e
+}
+
+// count adds k times l to what picker has on e, with mu held, and returns under
+// which name.
+func (e *entry) count(picker string, l Load, k int, now time.Time) string {
+	if _, known := e.by[picker]; !known && picker != "" && len(e.by) >= maxPickers {
+		picker = ""
+	}
+	e.changed = true
+	e.total = e.total.plus(l, k)
+	if e.total.Requests == 0 {
+		e.idle = now
+	}
+	if picker == "" {
+		return picker
+	}
+	if have := e.by[picker].plus(l, k); have.IsZero() {
+		delete(e.by, picker)
+	} else {
+		e.by[picker] = have
+	}
+	return picker
+}
+
+// computed counts a sample of speed, with mu held: tokens that the worker has computed since
+// the request began, or since it was done with the one before.
+func (e *entry) computed(tokens float64, began, now time.Time) {
+	if e.lastFirst.After(began) {
+		began = e.lastFirst
+	}
+	e.lastFirst = now
+	took := now.Sub(began).Seconds() * 1000
+	if tokens <= 0 || took < 0 {
+		return
+	}
+	e.work.Tokens = e.work.Tokens*fade + tokens
+	e.work.Millis = e.work.Millis*fade + took
+}
+
+// Idle reports whether nothing is in flight and no end is left to tell.
+func (t *Tally) Idle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.workers {
+		if e.total.Requests != 0 {
+			return false
+		}
+	}
+	return len(t.done) == 0
+}
