@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -59,8 +60,9 @@ type Config struct {
 	// workers together; 0, the default, is no limit (fc_max_outstanding).
 	MaxOutstanding int
 	// Replicas is among how many programs like this one MaxOutstanding is
-	// divided, rounding up. Default 1.
+	// divided, rounding up; 0, the default, is as many as [Gate.SetReplicas] says.
 	Replicas int
+	live     int // replicas that live; 0 for one
 
 	// QueueDepth is how many requests may wait; 0, the default, refuses at once
 	// (fc_max_queue_depth).
@@ -100,7 +102,7 @@ type Config struct {
 
 // DefaultConfig returns the defaults: a gate that only counts.
 func DefaultConfig() Config {
-	return Config{Replicas: 1, QueueWait: 5 * time.Second, QueueBytes: 1 << 30, TelemetryStale: 30 * time.Second, LeakAge: 24 * time.Hour}
+	return Config{QueueWait: 5 * time.Second, QueueBytes: 1 << 30, TelemetryStale: 30 * time.Second, LeakAge: 24 * time.Hour}
 }
 
 // Validate reports every fault of c: values out of range and settings that
@@ -114,7 +116,7 @@ func (c Config) Validate() error {
 	}
 	check(c.Mode <= Enforce, "mode %d: want off, observe or enforce", c.Mode)
 	check(c.MaxOutstanding >= 0 && c.MaxOutstanding <= MaxCeiling, "max outstanding %d: want 0 (no limit) to %d", c.MaxOutstanding, MaxCeiling)
-	check(c.Replicas >= 1 && c.Replicas <= 1000, "replicas %d: want 1 to 1000", c.Replicas)
+	check(c.Replicas >= 0 && c.Replicas <= 1000, "replicas %d: want 0 (those that live) to 1000", c.Replicas)
 	check(c.QueueDepth >= 0 && c.QueueDepth <= MaxDepth, "queue depth %d: want 0 (refuse at once) to %d", c.QueueDepth, MaxDepth)
 	check(c.QueueWait >= 0 && c.QueueWait <= MaxWait, "queue wait %v: want 0 to %v", c.QueueWait, MaxWait)
 	check(c.QueueDepth == 0 || c.QueueWait > 0, "queue depth %d with a queue wait of 0: give a wait of at least 1 ms, or a depth of 0", c.QueueDepth)
@@ -131,7 +133,7 @@ func (c Config) Validate() error {
 }
 
 // ceiling is this program's part of MaxOutstanding; 0 is no limit.
-func (c *Config) ceiling() int { return ceilDiv(c.MaxOutstanding, max(1, c.Replicas)) }
+func (c *Config) ceiling() int { return ceilDiv(c.MaxOutstanding, cmp.Or(c.Replicas, c.live, 1)) }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 

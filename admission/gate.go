@@ -72,10 +72,26 @@ func (g *Gate) SetConfig(cfg Config) error {
 	}
 	g.mu.Lock()
 	defer g.unlock()
+	cfg.live = g.cfg.live
 	g.configure(cfg)
 	clear(g.blocked)
 	g.dispatch(g.clock())
 	return nil
+}
+
+// SetReplicas says how many programs like this one live, itself included: the
+// ceiling is divided among them where [Config].Replicas is 0.
+func (g *Gate) SetReplicas(n int) {
+	g.mu.Lock()
+	defer g.unlock()
+	if n = max(n, 1); n == max(g.cfg.live, 1) {
+		return
+	}
+	cfg := g.cfg
+	cfg.live = n
+	g.configure(cfg)
+	clear(g.blocked)
+	g.dispatch(time.Now())
 }
 
 // Mode returns the mode in force. It takes no lock.

@@ -29,7 +29,7 @@ func (c *Config) admissionRows() []setting {
 	return []setting{
 		mode,
 		row("fc-max-outstanding", "requests that may run at once, of all workers together, n and best_of counting; 0 for no limit", intValue(&a.MaxOutstanding, 0, admission.MaxCeiling), "LLB_FC_MAX_OUTSTANDING"),
-		row("fc-replicas", "programs like this one among which --fc-max-outstanding is divided, rounding up", intValue(&a.Replicas, 1, 1000)),
+		row("fc-replicas", "programs like this one among which --fc-max-outstanding is divided, rounding up; 0 for those that live, as load reports tell", intValue(&a.Replicas, 0, 1000)),
 		row("fc-ep-max-inflight", "requests in flight on one mixed worker, all its ranks together; 0 for no limit", intValue(&c.Picker.Caps.Worker, 0, admission.MaxCeiling), "LLB_FC_EP_MAX_INFLIGHT"),
 		row("fc-prefill-max-inflight", "prefill legs in flight on one worker; 0 for no limit", intValue(&c.Picker.Caps.Prefill, 0, admission.MaxCeiling), "LLB_FC_PREFILL_MAX_INFLIGHT", "LLB_PD_MAX_INFLIGHT_PER_EP"),
 		row("fc-decode-max-inflight", "decode legs in flight on one worker; 0 for no limit", intValue(&c.Picker.Caps.Decode, 0, admission.MaxCeiling), "LLB_FC_DECODE_MAX_INFLIGHT"),

@@ -25,6 +25,7 @@ import (
 	"pointsman/picker"
 	"pointsman/prompt"
 	"pointsman/prompt/audit"
+	"pointsman/reports"
 	"pointsman/trust"
 )
 
@@ -78,6 +79,8 @@ type Config struct {
 	Breaker breaker.Config
 	Health  health.Config
 	ExtProc extproc.Config
+
+	Reports reports.Config
 
 	Admission        admission.Config
 	MaxTotalInflight int // client connections at which accepting pauses; 0 for no bound
@@ -169,6 +172,7 @@ func Default(prog Program) *Config {
 		Health:           health.DefaultConfig(),
 		ExtProc:          extproc.DefaultConfig(),
 		Admission:        admission.DefaultConfig(),
+		Reports:          reports.DefaultConfig(),
 		Forward:          forward.DefaultConfig(),
 		Trust:            Trust{MinTLS: "1.3", SaltMode: trust.SaltPass},
 		LogLevel:         "info",
@@ -242,6 +246,7 @@ func (c *Config) Validate() error {
 	part("picking", c.Picker.Validate())
 	part("breaker", c.Breaker.Validate())
 	part("admission", c.Admission.Validate())
+	part("load reports", c.Reports.Validate())
 	part("health", c.Health.Validate())
 	if c.Program&EPP != 0 {
 		part("ext-proc", c.ExtProc.Validate())

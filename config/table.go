@@ -19,7 +19,7 @@ func (c *Config) rows() []setting {
 func (c *Config) everyRow() []setting {
 	return slices.Concat(
 		ofProcess(c.listening()), ofProcess(c.trustRows()), ofProcess(c.fleetRows()), tuned(c.picking()), c.prompts(), ofProcess(c.kvEvents()),
-		tuned(c.requests()), tuned(c.breakerRows()), tuned(c.healthRows()), c.admissionRows(), ofProcess(c.nats()), c.natsRequests(), ofProcess(c.operating()), ofProcess(c.accepted()),
+		tuned(c.requests()), tuned(c.breakerRows()), tuned(c.healthRows()), c.admissionRows(), c.reportRows(), ofProcess(c.nats()), c.natsRequests(), ofProcess(c.operating()), ofProcess(c.accepted()),
 	)
 }
 

@@ -46,6 +46,16 @@ type Board struct {
 	pickers map[string]time.Time // when each was last known to live
 }
 
+// Via is the way a report has come.
+type Via uint8
+
+// The ways.
+const (
+	ViaBroker Via = iota
+	ViaHTTP
+	vias
+)
+
 type source struct {
 	seq     uint64
 	at      time.Time
@@ -66,6 +76,7 @@ type merged struct {
 
 	sources int
 	at      time.Time
+	via     [vias]time.Time // when it was last heard of by each way
 	beat    time.Duration
 }
 
@@ -88,7 +99,7 @@ type change struct {
 
 // Take puts a report, which is the caller's again afterwards, on the board. Reports
 // that came before, by another way, are ignored.
-func (b *Board) Take(now time.Time, r *Report) {
+func (b *Board) Take(now time.Time, via Via, r *Report) {
 	b.mu.Lock()
 	src := b.sources[r.Source]
 	switch {
@@ -96,6 +107,7 @@ func (b *Board) Take(now time.Time, r *Report) {
 		src = &source{workers: map[key]*part{}}
 		b.sources[r.Source] = src
 	case r.Seq <= src.seq:
+		b.heardBy(now, via, r)
 		b.mu.Unlock()
 		b.metrics.old.Inc()
 		return
@@ -107,9 +119,19 @@ func (b *Board) Take(now time.Time, r *Report) {
 		b.pickers[id] = now
 	}
 	changes := b.merge(now, src, r)
+	b.heardBy(now, via, r)
 	b.mu.Unlock()
 	b.metrics.taken.Inc()
 	b.tell(now, r, changes)
+}
+
+// heardBy notes of which workers r speaks.
+func (b *Board) heardBy(now time.Time, via Via, r *Report) {
+	for i := range r.Workers {
+		if m := b.workers[key{r.Workers[i].ID, r.Workers[i].Rank}]; m != nil {
+			m.via[via] = now
+		}
+	}
 }
 
 // merge replaces what src has said before by what r says.
@@ -252,13 +274,29 @@ func (b *Board) Mine(worker string, rank int, now time.Time) (n int, at time.Tim
 	return m.mine.Requests, m.at, true
 }
 
-// Heard reports whether a forwarder speaks for a worker.
+// Heard reports whether a forwarder speaks for a worker, by whatever way.
 func (b *Board) Heard(worker string, now time.Time) bool {
+	return b.heard(worker, func(m *merged) time.Time { return m.at }, now)
+}
+
+// HeardBy is the same of one way.
+func (b *Board) HeardBy(via Via, worker string, now time.Time) bool {
+	return b.heard(worker, func(m *merged) time.Time { return m.via[via] }, now)
+}
+
+// maxRanks is how many ranks of a worker are looked for.
+const maxRanks = 64
+
+func (b *Board) heard(worker string, at func(*merged) time.Time, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for k, m := range b.workers {
-		if k.id == worker && now.Sub(m.at) <= lostBeats*m.beat {
+	for rank := -1; rank < maxRanks; rank++ {
+		m := b.workers[key{worker, rank}]
+		if m != nil && now.Sub(at(m)) <= lostBeats*m.beat {
 			return true
+		}
+		if m == nil && rank > 0 {
+			break
 		}
 	}
 	return false

@@ -79,6 +79,22 @@ func (t *Tally) Refresh() {
 	t.wake()
 }
 
+// Know makes reports name a worker, busy or not: a picker has asked for it. Of "" it
+// is Refresh.
+func (t *Tally) Know(now time.Time, worker string) {
+	if worker == "" {
+		t.Refresh()
+		return
+	}
+	t.mu.Lock()
+	if e := t.entry(key{worker, -1}); e.total.Requests == 0 {
+		e.idle, e.changed = now, true
+	}
+	t.full = true
+	t.mu.Unlock()
+	t.wake()
+}
+
 func (t *Tally) wake() {
 	select {
 	case t.fresh <- struct{}{}:

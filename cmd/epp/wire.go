@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"pointsman/extproc"
 	"pointsman/internal/assemble"
@@ -30,14 +31,17 @@ func serve(ctx context.Context, core *assemble.Core) error {
 
 		Objectives: core.Objectives(),
 
-		Audit: core.Audit,
-		Keys:  keys,
-		TLS:   secured,
-		Ready: func() bool { return core.Synced() == nil },
+		Audit:    core.Audit,
+		Keys:     keys,
+		TLS:      secured,
+		Ready:    func() bool { return core.Synced() == nil && core.Warm(time.Now()) == nil },
+		PickerID: core.PickerID(),
+		Mine:     core.Mine(),
 	})
 	if err != nil {
 		return err
 	}
+	core.Tell(door)
 	if err = door.Register(core.Registry); err != nil {
 		return err
 	}

@@ -52,6 +52,10 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Live:     core.Live, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
 		CacheBlocks: core.CacheBlocks, Gate: core.Gate, Drain: stop,
 	})
+	pages := routes(operator)
+	if path, stream, ok := core.ReportRoute(ctx); ok {
+		pages[path] = stream
+	}
 	door, err = forward.New(cfg.Forward, forward.Deps{
 		Picker:     core.Picker,
 		Store:      core.Store,
@@ -63,7 +67,9 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Audit:      core.Audit,
 		Tickets:    tickets,
 		TLS:        secured,
-		Routes:     routes(operator),
+		Reports:    core.Tally(),
+		PickerID:   core.PickerID(),
+		Routes:     pages,
 		Log:        core.Log,
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -49,6 +50,7 @@ type Core struct {
 	broker   *nats.Transport  // nil when requests do not go over one
 	preparer *prompt.Preparer
 	audit    *audit.Auditor
+	loads    loads
 
 	scoring func()        // closes wanted, once
 	wanted  chan struct{} // closed when the first prompt is to be scored
@@ -114,6 +116,13 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	if events != nil {
 		c.events, rooms = events, append(rooms, events)
 	}
+	board, err := c.newLoads(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if board != nil {
+		rooms = append(rooms, board)
+	}
 	return c, c.register(rooms)
 }
 
@@ -136,6 +145,7 @@ func (c *Core) Start(parts *run.Group) {
 	parts.Go("admission", c.Gate.Run)
 	parts.Go("health probes", c.probe)
 	parts.Go("configuration", c.followConfig)
+	c.startLoads(parts)
 	if c.local != nil {
 		parts.Go("tokenizer", c.local.Run)
 		parts.Go("canaries", c.watchCanaries)
@@ -203,6 +213,9 @@ func (c *Core) Ready(ctx context.Context) func() error {
 		if ctx.Err() != nil {
 			return errors.New("draining")
 		}
-		return c.Synced()
+		if err := c.Synced(); err != nil {
+			return err
+		}
+		return c.Warm(time.Now())
 	}
 }

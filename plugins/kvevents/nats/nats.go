@@ -80,6 +80,17 @@ type Subscriber struct {
 	said     bool // a batch that is none has been logged since the connection
 }
 
+// Behind says what of the events so far has not been applied yet, "" when nothing
+// is known to be missing.
+func (s *Subscriber) Behind() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.up {
+		return "the stream's history has not been read to its end"
+	}
+	return ""
+}
+
 // slot is one rank of a worker.
 type slot struct {
 	id   string

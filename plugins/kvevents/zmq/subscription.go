@@ -25,11 +25,12 @@ type subscription struct {
 	feed *kvindex.Feed
 	log  *slog.Logger
 
-	seen   bool    // a numbered batch was applied: last and lastAt are its
-	last   uint64  // its number
-	lastAt float64 // its time
-	down   bool    // the outage has been logged
-	said   bool    // a batch that is none has been logged since the connection
+	seen    bool    // a numbered batch was applied: last and lastAt are its
+	last    uint64  // its number
+	lastAt  float64 // its time
+	down    bool    // the outage has been logged
+	settled bool    // see settle
+	said    bool    // a batch that is none has been logged since the connection
 
 	resynced    time.Time     // when the whole history was last asked for
 	owed        bool          // a replay is still to be had, from owedAt on
@@ -41,6 +42,7 @@ type subscription struct {
 }
 
 func newSubscription(s *Subscriber, src source) *subscription {
+	s.unsettled.Add(1)
 	return &subscription{
 		Subscriber: s, source: src, feed: s.index.Feed(src.key),
 		log: s.log.With(slog.String("worker_id", src.worker), slog.String("target", src.key), slog.String("endpoint", src.addr)),
@@ -50,6 +52,7 @@ func newSubscription(s *Subscriber, src source) *subscription {
 // run follows the publisher until ctx is done.
 func (u *subscription) run(ctx context.Context) {
 	u.metrics.subscriptions.Inc()
+	defer u.settle()
 	defer u.metrics.subscriptions.Dec()
 	wait := u.cfg.Backoff
 	for ctx.Err() == nil {
@@ -58,6 +61,7 @@ func (u *subscription) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		u.settle()
 		u.lose(ctx, time.Now())
 		u.metrics.reconnects.Inc()
 		if time.Since(began) > steady {
@@ -74,6 +78,14 @@ func (u *subscription) run(ctx context.Context) {
 		}
 		pause.Stop()
 		wait = min(2*wait, u.cfg.MaxBackoff)
+	}
+}
+
+// settle notes that the publisher's history has been read, or cannot be for now.
+func (u *subscription) settle() {
+	if !u.settled {
+		u.settled = true
+		u.unsettled.Add(-1)
 	}
 }
 
@@ -114,6 +126,7 @@ func (u *subscription) session(ctx context.Context) error {
 		u.log.LogAttrs(ctx, slog.LevelInfo, "a publisher of KV events is back")
 	}
 	u.catchUp(ctx)
+	u.settle()
 	for {
 		err := u.await(c)
 		switch {

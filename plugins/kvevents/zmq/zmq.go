@@ -22,11 +22,13 @@ package zmq
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"pointsman/fleet"
 	"pointsman/kvindex"
@@ -40,6 +42,8 @@ type Subscriber struct {
 	log     *slog.Logger
 	metrics *metrics
 	scratch sync.Pool // of *scratch
+
+	unsettled atomic.Int64 // subscriptions that have not settled
 }
 
 // New returns a subscriber; Run starts it.
@@ -58,6 +62,14 @@ func New(cfg Config, store *fleet.Store, index *kvindex.Index, log *slog.Logger)
 type scratch struct {
 	msg   message
 	batch kvindex.Batch
+}
+
+// Behind says of how many publishers the history has not been read yet, "" for none.
+func (s *Subscriber) Behind() string {
+	if n := s.unsettled.Load(); n > 0 {
+		return fmt.Sprintf("the history of %d publishers has not been read", n)
+	}
+	return ""
 }
 
 // source is one target's publisher, and what its view depends on.

@@ -20,20 +20,22 @@ import (
 	"pointsman/wire"
 )
 
-// Path is where a forwarder streams its reports, to GET with the query picker=ID.
+// Path is where a forwarder streams its reports, to GET with the query picker=ID, and
+// worker=ID of the worker that it is beside.
 const Path = "/internal/load-reports"
 
 // Bounds of the endpoint.
 const (
 	maxSubscribers = 256
+	maxQuery       = 1024
 	backlog        = 64 // reports that a subscriber may be behind
 	writeTimeout   = 10 * time.Second
 )
 
 // Hub streams a forwarder's reports. Make it with [NewHub].
 type Hub struct {
-	joined func()      // somebody new listens
-	idle   func() bool // nothing is in flight; asked while draining
+	joined func(worker string) // somebody new listens, for the sake of a worker
+	idle   func() bool         // nothing is in flight; asked while draining
 
 	mu       sync.Mutex
 	subs     map[*subscription]struct{}
@@ -48,7 +50,7 @@ type subscription struct {
 
 // NewHub returns a hub without subscribers. joined is called when one comes, so that
 // a full report follows soon; idle tells whether the forwarder has nothing in flight.
-func NewHub(joined func(), idle func() bool) *Hub {
+func NewHub(joined func(worker string), idle func() bool) *Hub {
 	return &Hub{joined: joined, idle: idle, subs: map[*subscription]struct{}{}}
 }
 
@@ -56,7 +58,7 @@ func NewHub(joined func(), idle func() bool) *Hub {
 // a gateway is not a picker's: it gets 404, like any path that does not exist.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := r.URL.Query().Get("picker")
-	if r.Method != http.MethodGet || !reports.ValidID(id) || forwarded(r.Header) {
+	if r.Method != http.MethodGet || !reports.ValidID(id) || len(r.URL.RawQuery) > maxQuery || forwarded(r.Header) {
 		http.NotFound(w, r)
 		return
 	}
@@ -74,7 +76,7 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if rc.Flush() != nil {
 		return
 	}
-	h.joined()
+	h.joined(r.URL.Query().Get("worker"))
 	for {
 		select {
 		case <-r.Context().Done():

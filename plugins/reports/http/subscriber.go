@@ -117,7 +117,7 @@ func (s *Subscriber) follow(ctx context.Context, e *endpoint, dest, worker strin
 			pause(ctx, wantEvery)
 			continue
 		}
-		reported, err := s.listen(ctx, e, dest)
+		reported, err := s.listen(ctx, e, dest, worker)
 		s.settled(e)
 		switch {
 		case reported:
@@ -140,10 +140,10 @@ func (s *Subscriber) settled(e *endpoint) {
 }
 
 // listen reads an endpoint's reports until it ends. reported says that there was one.
-func (s *Subscriber) listen(ctx context.Context, e *endpoint, dest string) (reported bool, err error) {
+func (s *Subscriber) listen(ctx context.Context, e *endpoint, dest, worker string) (reported bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+dest+Path+"?picker="+url.QueryEscape(s.board.Me()), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+dest+Path+"?picker="+url.QueryEscape(s.board.Me())+"&worker="+url.QueryEscape(worker), nil)
 	if err != nil {
 		return false, fmt.Errorf("endpoint %s: %w", dest, err)
 	}
@@ -169,10 +169,13 @@ func (s *Subscriber) listen(ctx context.Context, e *endpoint, dest string) (repo
 			return reported, err
 		}
 		silent.Reset(maxSilence * r.Beat)
-		s.board.Take(time.Now(), r)
+		s.board.Take(time.Now(), reports.ViaHTTP, r)
 		if !reported {
 			reported = true
 			s.settled(e)
+		}
+		if s.want != nil && !s.want(worker) {
+			return true, nil // it is heard by the better way
 		}
 	}
 	if err := lines.Err(); err != nil {

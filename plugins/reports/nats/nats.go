@@ -194,7 +194,7 @@ func (l *Link) take(m *nats.Msg) {
 		l.board.Malformed()
 		return
 	}
-	l.board.Take(time.Now(), r)
+	l.board.Take(time.Now(), reports.ViaBroker, r)
 }
 
 // Publish sends a report, if there is a connection.

@@ -1,0 +1,132 @@
+package nats_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"pointsman/internal/testfleet"
+	"pointsman/plugins/reports/nats"
+	"pointsman/reports"
+)
+
+// sink counts what a board tells.
+type sink struct {
+	mu     sync.Mutex
+	others map[string]int
+	done   int
+}
+
+func (s *sink) Others(worker string, _ int, load reports.Load, _ float64, _ time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.others[worker] = load.Requests
+}
+func (*sink) First(uint64, time.Time) {}
+func (s *sink) Done(*reports.Done, time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done++
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	late := time.NewTimer(20 * time.Second)
+	defer late.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-late.C:
+			t.Fatalf("never: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// start runs f until the test is over.
+func start(t *testing.T, f func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func link(t *testing.T, url string, b *reports.Board, hello func()) *nats.Link {
+	t.Helper()
+	l, err := nats.New(nats.Config{Server: url}, b, hello, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, l.Run)
+	return l
+}
+
+// Two pickers see each other's requests at one forwarder, a third that comes later
+// is told at once, and an outage of the broker heals.
+func TestPickersSeeOneFleetOverABroker(t *testing.T) {
+	broker := testfleet.StartNATS(t, nil)
+	cfg := reports.DefaultConfig()
+	cfg.Interval, cfg.Heartbeat = 5*time.Millisecond, 500*time.Millisecond
+	tally := reports.NewTally(cfg, "f1")
+	fwd := link(t, broker.URL, nil, tally.Refresh)
+	start(t, func(ctx context.Context) error { return tally.Run(ctx, fwd.Publish) })
+
+	picker := func(id string) (*sink, *reports.Board) {
+		s := &sink{others: map[string]int{}}
+		b := reports.NewBoard(id, s)
+		link(t, broker.URL, b, nil)
+		return s, b
+	}
+	has := func(s *sink, n int) func() bool {
+		return func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			got, told := s.others["w"]
+			return told && got == n
+		}
+	}
+	a, boardA := picker("A")
+	b, _ := picker("B")
+	one := tally.Open(reports.Pick{Ref: reports.Ref{Picker: "A", Pick: 1}})
+	one.At(time.Now(), "w", -1, true)
+	eventually(t, "B sees A's request", has(b, 1))
+	eventually(t, "A does not see its own as another's", has(a, 0))
+	c, _ := picker("C")
+	eventually(t, "a new replica is told", has(c, 1))
+	eventually(t, "all know of three", func() bool { return boardA.Replicas(time.Now()) == 3 })
+
+	broker.Stop(t)
+	one.Close(time.Now(), &reports.Done{Status: 200})
+	broker.Start(t)
+	eventually(t, "the end comes over when the broker is back", has(b, 0))
+	eventually(t, "and is told to whose it is", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.done > 0
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.done != 0 {
+		t.Error("another picker's end was told to B")
+	}
+}
+
+func TestConfigFaults(t *testing.T) {
+	if err := nats.DefaultConfig().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]nats.Config{"no server": {}, "half a certificate": {Server: "n", Cert: "c"}} {
+		if c.Validate() == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}
