@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"pointsman/reports"
 )
 
 func decode(tb testing.TB, a answer) *extprocv3.ProcessingResponse {
@@ -40,7 +42,7 @@ func setOption(key, value string) *corev3.HeaderValueOption {
 func TestRouteAnswersEqualTheGeneratedTypes(t *testing.T) {
 	control := []string{
 		HeaderDestination, HeaderWorker, HeaderPrefill, HeaderRank, HeaderPrefillRank, HeaderPrefillSkip,
-		HeaderFallback, HeaderTicket, "x-dynamo-worker-instance-id", "x-dynamo-prefill-instance-id", "x-dp-rank", "x-prefill-dp-rank",
+		HeaderFallback, HeaderTicket, reports.Header, "x-dynamo-worker-instance-id", "x-dynamo-prefill-instance-id", "x-dp-rank", "x-prefill-dp-rank",
 		"x-prefiller-host-port", HeaderServed, HeaderSubset,
 		HeaderFairness, HeaderObjective, HeaderRewrite,
 	}
@@ -83,6 +85,11 @@ func TestRouteAnswersEqualTheGeneratedTypes(t *testing.T) {
 				setOption(HeaderDestination, "h:1,i:2"), setOption(HeaderWorker, "w"), setOption(HeaderFallback, "v"),
 				setOption(HeaderTicket, "v1,2,x"), setOption(HeaderRequestID, "r"),
 			},
+		},
+		{
+			"with what the forwarder is to know of the pick",
+			route{destination: []byte("h:1"), worker: "w", pick: []byte("epp;n=1")},
+			[]*corev3.HeaderValueOption{setOption(HeaderDestination, "h:1"), setOption(HeaderWorker, "w"), setOption(reports.Header, "epp;n=1")},
 		},
 		{
 			"a decode worker alone",

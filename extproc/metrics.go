@@ -124,7 +124,7 @@ func newMetrics(bodies *admission.Budget, unseen func() int) *metrics {
 		byCode:         map[int]prometheus.Counter{},
 		returned: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pointsman_epp_reservations_returned_total",
-			Help: "Reservations of requests whose end the gateway does not show, by why they were given back: report, absent (forwarders have nothing of ours on the worker), expired.",
+			Help: "Reservations of requests whose end the gateway does not show, by why they were given back: report, absent (forwarders have nothing of ours on the worker), expired, ended (with this program).",
 		}, []string{"by"}),
 		reports: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pointsman_epp_reported_ends_total",

@@ -192,6 +192,7 @@ func (s *Server) Serve(ctx context.Context, lis, healthLis net.Listener) error {
 	probes.Stop()
 	stopReady()
 	wg.Wait()
+	s.abandon(s.now())
 	return err
 }
 

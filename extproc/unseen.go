@@ -49,6 +49,7 @@ const (
 	backReport  = "report"  // the request's end was reported
 	backAbsent  = "absent"  // the forwarders have nothing of ours on the worker
 	backExpired = "expired" // nobody reports on the worker, or never would
+	backEnded   = "ended"   // this program ends
 )
 
 // hides reports whether the end of x will not be seen here.
@@ -205,6 +206,21 @@ func (s *Server) watchUnseen(ctx context.Context) {
 // have nothing of ours on the worker, or nobody reports on it. Serve calls it
 // once a second.
 func (s *Server) Tick(now time.Time) {
+	s.giveBack(now, func(p *parked) string {
+		if now.Sub(p.at) < unseenGrace {
+			return ""
+		}
+		return s.absent(p, now)
+	})
+}
+
+// abandon gives back what is left when the program ends.
+func (s *Server) abandon(now time.Time) {
+	s.giveBack(now, func(*parked) string { return backEnded })
+}
+
+// giveBack ends the reservations for which why says a reason.
+func (s *Server) giveBack(now time.Time, why func(p *parked) string) {
 	u := &s.unseen
 	type lost struct {
 		dec  picker.Decision
@@ -214,16 +230,16 @@ func (s *Server) Tick(now time.Time) {
 	var gone []lost
 	u.mu.Lock()
 	for n, p := range u.open {
-		if p.at.IsZero() || now.Sub(p.at) < unseenGrace {
+		if p.at.IsZero() {
 			continue
 		}
-		why := s.absent(p, now)
-		if why == "" {
+		reason := why(p)
+		if reason == "" {
 			continue
 		}
 		delete(u.open, n)
 		if !p.over {
-			gone = append(gone, lost{p.dec, p.pass, why})
+			gone = append(gone, lost{p.dec, p.pass, reason})
 		}
 	}
 	u.mu.Unlock()
