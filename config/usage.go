@@ -9,7 +9,7 @@ import (
 
 // groups is the order of the help text and of docs/flags.md.
 var groups = []string{ //nolint:gochecknoglobals // an immutable table
-	"Listening", "Fleet", "Picking", "Prompts", "KV events", "Requests", "Breaker", "Health probes", "NATS", "Operating",
+	"Listening", "Trust", "Fleet", "Picking", "Prompts", "KV events", "Load reports", "Requests", "Admission", "Breaker", "Health probes", "NATS", "Operating",
 }
 
 func writeUsage(w io.Writer, prog Program, rows []setting) {
@@ -72,6 +72,9 @@ func WriteReference(w io.Writer) error {
 	b.WriteString("the file changes while running, for new requests; the rest waits for a restart.\n")
 	rows := Default(Both).rows()
 	for _, group := range groups {
+		if !slices.ContainsFunc(rows, func(s setting) bool { return s.group == group }) {
+			continue
+		}
 		fmt.Fprintf(&b, "\n## %s\n\n| flag | program | env | type | default | | meaning |\n|---|---|---|---|---|---|---|\n", group)
 		for _, s := range rows {
 			if s.group != group {
