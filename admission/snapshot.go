@@ -14,6 +14,7 @@ type Snapshot struct {
 	AdaptReason    string `json:"adapt_reason"`
 	TenantsActive  int    `json:"tenants_active"`
 	Draining       bool   `json:"draining"`
+	Warming        int    `json:"warming_endpoints"` // workers below their whole cap; filled in by who knows them
 
 	Roles      []RoleLoad `json:"roles,omitempty"`
 	MeanWaitMS int64      `json:"mean_wait_ms"` // of those that waited lately

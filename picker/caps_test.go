@@ -138,6 +138,9 @@ func TestFcWarmupMs(t *testing.T) {
 			want  int
 		}{{0, 2}, {2, 4}, {4, 5}, {6, 7}, {8, 8}, {100, 8}} {
 			w.now = start.Add(time.Duration(at.after * float64(time.Second)))
+			if n, warming := w.p.Warming(w.now), at.want < 8; (n == 1) != warming {
+				w.Errorf("%v s after it: %d workers warm up", at.after, n)
+			}
 			if got := room(w, id); got != at.want {
 				w.Errorf("%v s after it: room for %d, want %d", at.after, got, at.want)
 			}

@@ -72,6 +72,22 @@ func (p *Picker) InFlight(role fleet.Role) (n, most int) {
 	return n, p.cfg.Caps.of(role)
 }
 
+// Warming returns how many workers may not take all of their cap yet, because they
+// have just come (back): see [Caps].Warmup.
+func (p *Picker) Warming(now time.Time) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tab := p.sync()
+	for id := range p.hosts {
+		if rows := tab.ids[id]; len(rows) > 0 {
+			if most := p.cfg.Caps.of(rows[0].Worker.Role); p.cfg.Caps.ramp(now, most, rows[0].t) < most {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // of returns the cap of a worker of the given role, 0 for none.
 func (c *Caps) of(role fleet.Role) int {
 	switch role {

@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	"time"
 
 	"pointsman/config"
 	"pointsman/picker"
@@ -31,7 +32,11 @@ func (c *Core) retune() {
 	c.Live.OnReload("admission", func(cfg *config.Config) error { return c.Gate.SetConfig(cfg.Admission) })
 	c.Live.OnReload("health", func(cfg *config.Config) error { return c.health.SetConfig(cfg.Health) })
 	c.Live.Report("health", func() any { return c.health.Snapshot() })
-	c.Live.Report("admission", func() any { return c.Gate.Snapshot() })
+	c.Live.Report("admission", func() any {
+		s := c.Gate.Snapshot()
+		s.Warming = c.Picker.Warming(time.Now())
+		return s
+	})
 }
 
 // followConfig follows the configuration file, and SIGHUP, until ctx is done.
