@@ -277,11 +277,16 @@ func (a *attempt) relay(to sending, req *Request) error {
 func (a *attempt) read(body io.Reader, p []byte) (int, error) {
 	a.waits.reading()
 	n, err := body.Read(p)
+	return n, a.rested(err)
+}
+
+// rested stops the idle timer behind a read, and returns what its error means.
+func (a *attempt) rested(err error) error {
 	a.waits.rest() // the client's slowness is not the worker's
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = a.cause(err)
 	}
-	return n, err
+	return err
 }
 
 // cause returns why the attempt was canceled, or else err.

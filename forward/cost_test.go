@@ -96,28 +96,31 @@ func newCostRig(tb testing.TB, answer []byte, stream bool) *costRig {
 	return rig
 }
 
-// costWorker answers each request with the same bytes, one connection after another.
+// costWorker answers each request with the same bytes.
 func costWorker(lis net.Listener, answer []byte) {
-	buf := make([]byte, 64<<10)
 	for {
 		c, err := lis.Accept()
 		if err != nil {
 			return
 		}
-		for n := 0; ; {
-			more, err := c.Read(buf[n:])
-			if err != nil {
-				break
-			}
-			n += more
-			if !requestEnds(buf[:n]) {
-				continue
-			}
-			if n = 0; writeAll(c, answer) != nil {
-				break
-			}
+		go costAnswer(c, answer)
+	}
+}
+
+func costAnswer(c net.Conn, answer []byte) {
+	defer c.Close()
+	buf := make([]byte, 8<<10)
+	for n := 0; ; {
+		more, err := c.Read(buf[n:])
+		if err != nil {
+			return
 		}
-		c.Close()
+		if n += more; !requestEnds(buf[:n]) {
+			continue
+		}
+		if n = 0; writeAll(c, answer) != nil {
+			return
+		}
 	}
 }
 

@@ -25,10 +25,12 @@ type stream struct {
 	form shape
 
 	frames  framer
-	buf     []byte // bytes from the first one not written
-	whole   int    // end of the last complete event in buf
+	lent    *[]byte // the memory of buf; nil while nothing is in it and nothing comes
+	buf     []byte  // bytes from the first one not written
+	whole   int     // end of the last complete event in buf
 	start   time.Time
 	events  int       // with data, sent or about to be
+	waits   Waiter    // the body, if it is one
 	pulse   *pulse    // nil without keep-alive comments
 	reasons *finishes // nil unless a finish reason stands for [DONE]
 }
@@ -37,34 +39,63 @@ type stream struct {
 // stream has not been completed; x.committed tells whether the client has got
 // anything of it.
 func (x *exchange) relayStream(a *attempt, resp *Response) error {
-	lent := x.s.bufs.get(smallBuffer)
 	st := &stream{
 		x: x, a: a, resp: resp, start: time.Now(),
-		dial: dialectOf(x.kind, x.r.URL.Path), buf: *lent, pulse: x.newPulse(a),
+		dial: dialectOf(x.kind, x.r.URL.Path), pulse: x.newPulse(a),
 	}
+	st.waits, _ = resp.Body.(Waiter)
 	st.form = st.dial.shape()
 	if x.cfg.AcceptFinish && st.dial == chat {
 		st.reasons = &finishes{want: x.scan.N}
 	}
 	err := st.run()
 	st.pulse.stop()
-	*lent = st.buf
-	x.s.bufs.put(lent)
+	st.giveBack()
 	if err == nil || !x.committed {
 		return err
 	}
 	return st.fail(err)
 }
 
+// borrow takes a buffer, unless there is one.
+func (st *stream) borrow() {
+	if st.lent == nil {
+		st.lent = st.x.s.bufs.get(smallBuffer)
+		st.buf = *st.lent
+	}
+}
+
+// giveBack gives the buffer back, with what is in it.
+func (st *stream) giveBack() {
+	if st.lent != nil {
+		*st.lent = st.buf
+		st.x.s.bufs.put(st.lent)
+		st.lent, st.buf = nil, nil
+	}
+}
+
+// read reads what is at hand, at least one byte. Most streams wait for most of the
+// time, and hold no buffer meanwhile when all that came is written.
+func (st *stream) read() (n int, err error) {
+	st.a.waits.reading()
+	if len(st.buf) == 0 && st.waits != nil && st.waits.Waits() {
+		st.giveBack()
+		st.waits.Wait()
+	}
+	st.borrow()
+	if len(st.buf) == cap(st.buf) {
+		if err := st.grow(); err != nil {
+			return 0, err
+		}
+	}
+	n, err = st.resp.Body.Read(st.buf[len(st.buf):cap(st.buf)])
+	return n, st.a.rested(err)
+}
+
 // run reads events until the terminal or a failure.
 func (st *stream) run() error {
 	for {
-		if len(st.buf) == cap(st.buf) {
-			if err := st.grow(); err != nil {
-				return err
-			}
-		}
-		n, rerr := st.a.read(st.resp.Body, st.buf[len(st.buf):cap(st.buf)])
+		n, rerr := st.read()
 		st.buf = st.buf[:len(st.buf)+n]
 		end, err := st.look()
 		if end {

@@ -83,6 +83,16 @@ type Response struct {
 	Trailer func() http.Header
 }
 
+// Waiter is what a [Response]'s Body may be too, so that its reader needs no buffer
+// while nothing comes.
+type Waiter interface {
+	// Waits reports whether Read would have to wait, as far as it can tell.
+	Waits() bool
+	// Wait returns when something has come, as a rule enough for Read not to wait,
+	// or when Read would fail.
+	Wait()
+}
+
 // Stage is how far an attempt got (failover stages of the LoxiLB seed).
 type Stage uint8
 

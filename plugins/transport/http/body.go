@@ -82,6 +82,20 @@ func (b *body) readData(p []byte, left *int64) (int, error) {
 	return n, nil
 }
 
+// Waits implements forward.Waiter.
+func (b *body) Waits() bool {
+	if b.err != nil || b.done {
+		return false
+	}
+	have := b.x.c.buf[b.x.c.r:b.x.c.w]
+	// Behind a chunk its end is at hand, as a rule. More than that is Read's to judge.
+	return len(have) == 0 || b.framing == framedByChunks && b.inChunk && b.left == 0 && string(have) == "\r\n"
+}
+
+// Wait implements forward.Waiter: it waits for more bytes. They may be too few for
+// Read; and what fails here fails again in Read, which tells.
+func (b *body) Wait() { _ = b.x.c.fill(len(b.x.c.buf)) }
+
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
