@@ -22,6 +22,10 @@ demo: build tools ## real Envoy, EPP, forwarders and simulated workers on this m
 test: build tools ## everything that must hold: unit, race, fuzz seeds, end to end with real Envoy and etcd
 	POINTSMAN_BIN=$(CURDIR)/bin POINTSMAN_ENVOY=$(CURDIR)/$(ENVOY) $(GO) test -race -shuffle=on -timeout 15m ./...
 
+.PHONY: giecompat
+giecompat: ## drive the EPP with the test helpers of the Gateway API Inference Extension (about 110 MB of modules; not part of make test)
+	cd test/giecompat && $(GO) vet . && $(GO) test -count=1 -timeout 10m .
+
 .PHONY: manifests-check
 manifests-check: ## render the chart and every overlay, and prove each object: JSON as its last line
 	cd manifests/check && $(GO) test -count=1 . && $(GO) run .

@@ -58,6 +58,25 @@ func TestEachPodAndPortIsAnEndpoint(t *testing.T) {
 	}
 }
 
+func TestPrefillPodsOfLLMDServeNoRequestsOfTheirOwn(t *testing.T) {
+	w := newCluster(t)
+	w.Put(t, pools, pool("llama", 8000))
+	for i, role := range []string{"", "prefill", "decode", "prefill-decode"} {
+		p := pod("p"+strconv.Itoa(i), "llama", "10.0.0."+strconv.Itoa(i))
+		if role != "" {
+			p.Labels[roleLabel] = role
+		}
+		w.PutPod(t, p)
+	}
+	w.follow(w.config())
+	w.want("the listing", "10.0.0.0:8000 active", "10.0.0.1:8000 active", "10.0.0.2:8000 active", "10.0.0.3:8000 active")
+	for _, x := range w.store.Snapshot().Workers {
+		if want := x.ID == "10.0.0.1:8000"; (x.Role == fleet.Prefill) != want {
+			t.Errorf("%s is %v", x.ID, x.Role)
+		}
+	}
+}
+
 func TestEightTargetPorts(t *testing.T) {
 	w := newCluster(t)
 	w.Put(t, pools, pool("llama", 1, 2, 3, 4, 5, 6, 7, 8))

@@ -19,6 +19,10 @@ import (
 // separated by commas (GIE pkg/epp/datastore).
 const activePorts = "inference.networking.k8s.io/active-ports"
 
+// roleLabel is llm-d's label of a Pod's part in serving (llm-d-router
+// decode-filter, prefill-filter). Its decode Pods serve whole requests, too.
+const roleLabel = "llm-d.ai/role"
+
 // state is what a Pod is doing; it is a metric's label.
 type state string
 
@@ -103,6 +107,10 @@ func (h *podHandler) plain(p *corev1.Pod, port int, status fleet.Status) *fleet.
 	w := &fleet.Worker{
 		ID: at, URL: "http://" + at, Host: p.Status.PodIP, Port: port, Endpoint: at, Transport: "http",
 		Model: h.cfg.Model, BlockSize: h.cfg.BlockSize, Status: status, DPRank: -1, Incarnation: incarnation(p, port),
+	}
+	switch p.Labels[roleLabel] {
+	case "prefill", "encode", "encode-prefill":
+		w.Role = fleet.Prefill // it does not answer requests of its own
 	}
 	if h.cfg.KVEventsPort != 0 {
 		rank := slices.Index(h.shape.ports, port)
