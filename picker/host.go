@@ -78,6 +78,7 @@ func (p *Picker) Warming(now time.Time) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	tab := p.sync()
+	p.refresh(now)
 	for id := range p.hosts {
 		if rows := tab.ids[id]; len(rows) > 0 {
 			if most := p.cfg.Caps.of(rows[0].Worker.Role); p.cfg.Caps.ramp(now, most, rows[0].t) < most {
