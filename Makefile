@@ -66,6 +66,10 @@ fuzz: ## 30 s on every fuzz target of wire, prompt and extproc (FUZZTIME=30s, PK
 bench-index: bin/pointsman ## the prefix index on a trace (TRACE=file): JSON as its last line
 	bin/pointsman bench index $(if $(TRACE),--trace $(TRACE))
 
+.PHONY: scale
+scale: bin/pointsman ## 1, 2, 4 and 8 replicas of the picker on one fleet, load reports over a real broker (TRACE=file): JSON as its last line
+	bin/pointsman bench scale $(if $(TRACE),--trace $(TRACE))
+
 .PHONY: bench-pick
 bench-pick: bin/pointsman ## one pick at 8, 200 and 1,000 workers
 	bin/pointsman bench pick

@@ -111,3 +111,15 @@ func (e *External) add(o *External, times float64) {
 	e.ActiveTokens += times * o.ActiveTokens
 	e.Rate += times * o.Rate
 }
+
+// Own returns how many of this picker's own requests a worker has, all of its ranks
+// together, and how many of them wait for their first token.
+func (p *Picker) Own(workerID string) (requests, waiting int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.sync().ids[workerID] {
+		requests += r.t.requests
+		waiting += r.t.pending
+	}
+	return requests, waiting
+}

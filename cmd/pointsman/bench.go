@@ -21,6 +21,7 @@ func benchmarks() []benchmark {
 		{"pick", "one pick at 8, 200 and 1,000 workers", bench.Pick},
 		{"tokens", "the tokenizers beside PyPI tokenizers; needs python3 and npm", bench.Tokens},
 		{"forward", "the forwarder beside a direct connection and a reference proxy", bench.Forward},
+		{"scale", "1, 2, 4 and 8 replicas of the picker on one fleet, with load reports over a real broker", bench.Scale},
 		{"nats", "requests over NATS beside HTTP, to one instant worker", bench.NATS},
 	}
 }

@@ -146,6 +146,7 @@ func (c *Core) Start(parts *run.Group) {
 	parts.Go("health probes", c.probe)
 	parts.Go("configuration", c.followConfig)
 	c.startLoads(parts)
+	c.startScrape(parts)
 	if c.local != nil {
 		parts.Go("tokenizer", c.local.Run)
 		parts.Go("canaries", c.watchCanaries)

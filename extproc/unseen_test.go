@@ -1,0 +1,131 @@
+package extproc
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"pointsman/reports"
+)
+
+// hidden routes a chat whose response's body the gateway does not show, until the
+// gateway has ended the stream.
+func (w *world) hidden() {
+	w.t.Helper()
+	g := w.routedChat(none)
+	g.send(responseHeaders(false, ":status", "200"))
+	g.unchanged(kindResponseHeaders)
+	g.cancel()
+	w.until(func() bool { return w.server.unseen.waiting() > 0 })
+}
+
+func (w *world) until(ok func() bool) {
+	w.t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	late := time.NewTimer(10 * time.Second)
+	defer late.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-late.C:
+			w.t.Fatal("it never came to that")
+		}
+	}
+}
+
+func done(pick uint64, status int, receipt string) *reports.Done {
+	return &reports.Done{
+		Ref: reports.Ref{Picker: "A", Pick: pick}, Receipt: receipt, Status: status, First: time.Millisecond,
+		Prompt: 100, Cached: 64, Output: 5,
+	}
+}
+
+func TestAReportEndsWhatTheGatewayHides(t *testing.T) {
+	w := newWorld(t, testConfig(), mixed(workerID, "m"))
+	w.hidden()
+	if w.held() != 1 {
+		t.Fatalf("%d reservations, want that of the running request", w.held())
+	}
+	w.server.Done(done(1, 200, "m1@"+workerID+";ok"), time.Now())
+	w.server.Done(done(1, 200, "m1@"+workerID+";ok"), time.Now()) // heartbeats repeat ends
+	if w.held() != 0 || w.server.unseen.waiting() != 0 {
+		t.Errorf("%d reservations are left", w.held())
+	}
+	m := w.server.metrics
+	for name, got := range map[string][2]float64{
+		"usage":      {testutil.ToFloat64(m.usageCached), 64},
+		"prompt":     {testutil.ToFloat64(m.usagePrompt), 100},
+		"completion": {testutil.ToFloat64(m.output), 5},
+		"ends":       {testutil.ToFloat64(m.reports.WithLabelValues("ok")), 1},
+		"returned":   {testutil.ToFloat64(m.returned.WithLabelValues(backReport)), 1},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s: %g, want %g", name, got[0], got[1])
+		}
+	}
+	if len(w.usage) != 1 || w.usage[0].Counted != 100 {
+		t.Errorf("the audit was told %+v", w.usage)
+	}
+}
+
+func TestReportedFailuresTripTheCircuit(t *testing.T) {
+	w := newWorld(t, testConfig(), mixed(workerID, "m"))
+	for i := range uint64(4) {
+		g := w.routedChat(none) // the gateway sends no response headers either
+		g.cancel()
+		w.until(func() bool { return w.server.unseen.waiting() > 0 })
+		d := done(i+1, 502, "m1@"+workerID+";refused")
+		d.First = 0
+		w.server.Done(d, time.Now())
+	}
+	if w.breakers.Circuit(workerID).Closed() {
+		t.Error("four requests that the worker refused did not open its circuit")
+	}
+}
+
+func TestWhatNobodyReportsComesBackAfterAWhile(t *testing.T) {
+	w := newWorld(t, testConfig(), mixed(workerID, "m"))
+	w.hidden()
+	now := time.Now()
+	w.server.Tick(now.Add(w.server.cfg.ReservationTTL - time.Second))
+	if w.held() != 1 {
+		t.Error("it came back before its time")
+	}
+	w.server.Tick(now.Add(w.server.cfg.ReservationTTL + time.Second))
+	if w.held() != 0 {
+		t.Error("it never comes back")
+	}
+}
+
+func TestWhatTheForwardersDoNotHaveComesBack(t *testing.T) {
+	w := newWorld(t, testConfig(), mixed(workerID, "m"))
+	have, at := 1, time.Now()
+	w.server.deps.Mine = func(worker string, rank int, _ time.Time) (int, time.Time, bool) {
+		return have, at, worker == workerID && rank == -1
+	}
+	w.hidden()
+	now := time.Now()
+	at = now.Add(10 * time.Minute)
+	w.server.Tick(at)
+	if w.held() != 1 {
+		t.Error("a request that runs for ten minutes was given back")
+	}
+	have = 0
+	w.server.Tick(at)
+	if w.held() != 0 {
+		t.Error("the forwarder's last word was lost, and the reservation with it")
+	}
+}
+
+func TestAnEndReportedBeforeTheStreamEndsCounts(t *testing.T) {
+	w := newWorld(t, testConfig(), mixed(workerID, "m"))
+	g := w.routedChat(none)
+	w.server.Done(done(1, 200, "m1@"+workerID+";ok"), time.Now())
+	if w.held() != 1 {
+		t.Error("given back while the stream is open")
+	}
+	g.cancel()
+	w.until(func() bool { return w.held() == 0 })
+}
