@@ -95,7 +95,7 @@ func (rep *Report) cacheSection() (section, error) {
 }
 
 func (rep *Report) queueSection() (section, error) {
-	s := section{Title: "Queues over time" + rep.atLoad(), Text: "Requests on each worker that have no first token yet. What a policy does well shows as short queues of equal length."}
+	s := section{Title: "Queues over time" + rep.atLoad(), Text: "Requests that have no first token yet, a line for each worker. What a policy does well shows as short queues of equal length."}
 	most := longest(rep.queues)
 	for _, r := range rep.queues {
 		if len(r.Samples) == 0 {

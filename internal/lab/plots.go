@@ -100,6 +100,8 @@ func (rep *Report) curves(title, y string, of func(*Result) float64) (template.H
 		p.Y.Min = 0
 		p.Y.Max *= 1.15
 	}
+	margin := (p.X.Max - p.X.Min) * 0.03
+	p.X.Min, p.X.Max = p.X.Min-margin, p.X.Max+margin // no mark is cut
 	return svg(p, plotWidth, plotHeight)
 }
 
@@ -146,6 +148,7 @@ func (rep *Report) bars(title, y string, limit float64, limitLabel string, of fu
 		p.Add(bar)
 	}
 	p.NominalX(rep.order...)
+	p.X.Min, p.X.Max = -0.5, float64(len(rep.order))-0.5
 	if len(rep.order) > 4 {
 		p.X.Tick.Label.Rotation = 0.45
 		p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = draw.XRight, draw.YTop
@@ -167,7 +170,7 @@ func (rep *Report) bars(title, y string, limit float64, limitLabel string, of fu
 // queuePlot draws how many requests wait for a first token on each worker over the
 // run's time.
 func queuePlot(r *Result, most float64) (template.HTML, error) {
-	p := newPlot(r.Policy, "minutes", "requests without a first token, by worker")
+	p := newPlot(r.Policy, "minutes", "waiting requests")
 	for w := range r.Workers {
 		points := make(plotter.XYs, len(r.Samples))
 		for i, s := range r.Samples {
@@ -181,7 +184,24 @@ func queuePlot(r *Result, most float64) (template.HTML, error) {
 		p.Add(line)
 	}
 	p.Y.Min, p.Y.Max = 0, most*1.05+1
+	p.X.Tick.Marker, p.Y.Tick.Marker = round{}, round{}
 	return svg(p, plotWidth, plotHeight*0.7)
+}
+
+// round marks an axis at some five round numbers.
+type round struct{}
+
+// Ticks implements plot.Ticker.
+func (round) Ticks(lo, hi float64) []plot.Tick {
+	step := math.Pow(10, math.Floor(math.Log10((hi-lo)/2)))
+	for (hi-lo)/step > 6 {
+		step *= 2
+	}
+	var ticks []plot.Tick
+	for v := math.Ceil(lo/step) * step; v <= hi; v += step {
+		ticks = append(ticks, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', 4, 64)})
+	}
+	return ticks
 }
 
 // longest returns the longest queue of the runs.
