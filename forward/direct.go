@@ -73,6 +73,7 @@ func (x *exchange) score() {
 	x.pick.Blocks = sc.out.Blocks
 	x.pick.Approx = sc.out.Approx
 	x.pick.Reason = sc.out.Reason
+	x.notePrefix(x.ctx)
 }
 
 func (x *exchange) releaseScored() {

@@ -79,6 +79,7 @@ type exchange struct {
 	written    int64
 	writeUntil time.Time // the write deadline in force
 	firstAt    time.Time // of the first content
+	prefix     string    // hashes of the prompt's blocks, for the log
 }
 
 // router returns the metrics' router label, as Infera names its routers.
@@ -338,7 +339,7 @@ func (x *exchange) log(ctx context.Context, err error, outcome string, took time
 	if !x.firstAt.IsZero() {
 		attrs = append(attrs, slog.Duration("ttft", x.firstAt.Sub(x.start)))
 	}
-	if err != nil {
+	if attrs = x.sizes(attrs); err != nil {
 		attrs = append(attrs, slog.String("error", clip(err.Error())))
 	}
 	log.LogAttrs(ctx, slog.LevelDebug, "request finished", attrs...)

@@ -57,14 +57,14 @@ func replayGoals(ctx context.Context, o *replayOptions, runner *lab.Runner, out,
 	if err != nil {
 		return err
 	}
-	if err := lab.WriteTable(log, results); err != nil {
+	if err = lab.WriteTable(log, results); err != nil {
 		return err
 	}
 	line, err := goals.JSON()
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(out, "%s\n", line); err != nil {
+	if _, err = fmt.Fprintf(out, "%s\n", line); err != nil {
 		return err
 	}
 	if missed := goals.Missed(); len(missed) > 0 {

@@ -1,5 +1,7 @@
 package lab
 
+import "slices"
+
 // cache is one engine's block cache: least recently used blocks leave first, of
 // one sequence its end before its beginning; blocks of running sequences stay.
 type cache struct {
@@ -100,8 +102,8 @@ func (c *cache) commit(n int32) (own bool) {
 // release lets go of blocks that are held, and of spare taken ones.
 func (c *cache) release(blocks []int32, spare int) {
 	c.free += spare
-	for k := len(blocks) - 1; k >= 0; k-- {
-		i := c.at[blocks[k]]
+	for _, b := range slices.Backward(blocks) {
+		i := c.at[b]
 		s := &c.slots[i]
 		if s.refs--; s.refs > 0 {
 			continue

@@ -14,7 +14,6 @@ type batch struct {
 type publisher struct {
 	t      *Trace
 	tokens []uint32
-	marked int // tokens of blocks that are not zero
 	hashes []uint64
 	gone   []uint64
 	events []kvindex.Event

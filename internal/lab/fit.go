@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -82,6 +81,7 @@ func FitMetrics(in io.Reader, base Engine) (*Fit, error) {
 func (f *Fit) found(format string, args ...any) {
 	f.Found = append(f.Found, fmt.Sprintf(format, args...))
 }
+
 func (f *Fit) kept(format string, args ...any) { f.Kept = append(f.Kept, fmt.Sprintf(format, args...)) }
 
 func (f *Fit) cacheConfig(mf *dto.MetricFamily) {
@@ -171,10 +171,4 @@ func (f *Fit) Write(out io.Writer) error {
 	}
 	_, err := io.WriteString(out, strings.Join(lines, "\n")+"\n")
 	return err //nolint:wrapcheck // the writer's own
-}
-
-// median returns the middle of v, which it sorts; v is not empty.
-func median(v []float64) float64 {
-	slices.Sort(v)
-	return quantile(v, .5)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -46,14 +47,14 @@ func FitLog(name string, in io.Reader, base Engine) (*Fit, error) {
 	}
 	f := &Fit{Engine: base}
 	if len(perMS) >= minFit {
-		_ = median(perMS)
+		slices.Sort(perMS)
 		f.Engine.Rate = quantile(perMS, .9)
 		f.found("prefill rate %.3g tokens/ms: a tenth of %d first tokens came as fast", f.Engine.Rate, len(perMS))
 	} else {
 		f.kept("prefill rate: it wants %d requests with prompt_tokens and ttft, there are %d", minFit, len(perMS))
 	}
 	if len(perToken) >= minFit {
-		_ = median(perToken)
+		slices.Sort(perToken)
 		f.Engine.Step = time.Duration(quantile(perToken, .1))
 		f.found("step of %v: a tenth of %d answers came as fast, token by token", f.Engine.Step, len(perToken))
 	} else {
@@ -69,8 +70,8 @@ func FitLog(name string, in io.Reader, base Engine) (*Fit, error) {
 // token, and how many nanoseconds each later token; 0 for what the line does not tell.
 func speeds(fields map[string]string) (perMS, perToken float64, err error) {
 	num := func(name string) int {
-		n, err := strconv.Atoi(fields[name])
-		if err != nil {
+		n, wrong := strconv.Atoi(fields[name])
+		if wrong != nil {
 			return 0
 		}
 		return n

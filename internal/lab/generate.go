@@ -107,9 +107,9 @@ func (g *drawer) blocks(text uint64, shared int, own uint64, tokens int) []uint6
 	ids := make([]uint64, tokens/g.c.Block)
 	for k := range ids {
 		if (k+1)*g.c.Block <= shared {
-			ids[k] = text + uint64(k) //nolint:gosec // not negative
+			ids[k] = text + uint64(k)
 		} else {
-			ids[k] = own + uint64(k) //nolint:gosec // not negative
+			ids[k] = own + uint64(k)
 		}
 	}
 	return ids
@@ -270,7 +270,7 @@ func WithBurst(t *Trace, b Burst, block int) (*Trace, error) {
 			tokens := b.Shared + b.Own
 			ids := make([]uint64, tokens/block)
 			for i := range ids {
-				ids[i] = contents + uint64(i) //nolint:gosec // not negative
+				ids[i] = contents + uint64(i)
 				if (i+1)*block > b.Shared {
 					ids[i] += uint64(k+1) << 24 //nolint:gosec // not negative
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"time"
 )
@@ -36,9 +37,7 @@ func (g *Goals) Missed() []string {
 		"worst_config_vs_w20": g.Worst, "tpot_p90_ratio_w20": g.TPOT, "replicas8_over_1": g.Replicas, "loss20_over_0": g.Loss,
 		"slow_worker_p99_over_healthy": g.Slow, "cold_burst_worst_over_mean": g.ColdBurst,
 	}
-	for label, v := range g.TTFT {
-		got[label] = v
-	}
+	maps.Copy(got, g.TTFT)
 	var missed []string
 	for _, name := range []string{
 		InferaW20, InferaW1, DynamoFor, LMetric, LLMD50ms, SGLangFor, "worst_config_vs_w20", "tpot_p90_ratio_w20",

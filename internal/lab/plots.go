@@ -25,8 +25,14 @@ const (
 // palette is Okabe and Ito's: told apart by the colour-blind, too.
 func palette(i int) color.Color {
 	colors := [...]color.RGBA{
-		{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255},
-		{230, 159, 0, 255}, {86, 180, 233, 255}, {90, 90, 90, 255}, {150, 110, 40, 255},
+		{0, 114, 178, 255},
+		{213, 94, 0, 255},
+		{0, 158, 115, 255},
+		{204, 121, 167, 255},
+		{230, 159, 0, 255},
+		{86, 180, 233, 255},
+		{90, 90, 90, 255},
+		{150, 110, 40, 255},
 	}
 	return colors[i%len(colors)]
 }
@@ -34,8 +40,14 @@ func palette(i int) color.Color {
 // glyph is a policy's mark: lines that cross are told apart without colour.
 func glyph(i int) draw.GlyphDrawer {
 	shapes := [...]draw.GlyphDrawer{
-		draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.CrossGlyph{},
-		draw.RingGlyph{}, draw.BoxGlyph{}, draw.PyramidGlyph{}, draw.PlusGlyph{},
+		draw.CircleGlyph{},
+		draw.SquareGlyph{},
+		draw.TriangleGlyph{},
+		draw.CrossGlyph{},
+		draw.RingGlyph{},
+		draw.BoxGlyph{},
+		draw.PyramidGlyph{},
+		draw.PlusGlyph{},
 	}
 	return shapes[i%len(shapes)]
 }
