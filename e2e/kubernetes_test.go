@@ -53,6 +53,7 @@ func startKubeFleet(t *testing.T) *kubeFleet {
 		t.Fatal(err)
 	}
 	watch := []string{
+		"--allow-address-cidrs", "127.0.0.0/8", // of a real cluster no worker is there
 		"--discovery-backend", "kubernetes", "--kubeconfig", f.api.Kubeconfig(t, ""),
 		"--k8s-namespace", kubeNamespace, "--k8s-label-selector", "infera.amd.com/deployment=" + kubeDeployment,
 	}

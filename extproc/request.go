@@ -277,6 +277,9 @@ func (x *exchange) pickFor(ctx context.Context, body []byte, began time.Time) er
 		return err
 	}
 	x.rewrite()
+	if err := x.salt(began); err != nil {
+		return err
+	}
 	x.request()
 	r := &x.req
 	r.Model, r.Unary = x.scan.Model, !x.scan.Stream
@@ -297,6 +300,23 @@ func (x *exchange) pickFor(ctx context.Context, body []byte, began time.Time) er
 	r.Session = x.session()
 	r.Multimodal, r.Images = x.scan.Multimodal, x.scan.Images
 	return x.pick(ctx)
+}
+
+// salt puts the salt in place under which the forwarder sends the prompt, so that
+// its blocks are looked for where they are. The body is the forwarder's to edit.
+func (x *exchange) salt(now time.Time) error {
+	salts := x.s.deps.Salts
+	switch {
+	case x.api == prompt.Other:
+	case salts.Derives():
+		x.scan.CacheSalt = salts.Keys.Salt(now, x.tenant, x.scan.CacheSalt)
+	case salts.Requires() && x.scan.CacheSalt == "":
+		return &prompt.BadRequest{
+			Status: http.StatusBadRequest, Code: "cache_salt_required", Param: "cache_salt",
+			Message: "send a cache_salt: prompts of different salts share no cache",
+		}
+	}
+	return nil
 }
 
 // session names the conversation. Whose it is tells the tenant's header, which

@@ -42,8 +42,9 @@ type Deps struct {
 	Ready func() bool      // readiness; nil is Store.Synced. Called often, from any goroutine
 	Now   func() time.Time // nil is time.Now
 
-	TLS  *tls.Config // of the main port, when Config.Secure; nil is a self-signed certificate
-	Keys *trust.Keys // sign the routing headers; nil signs nothing
+	TLS   *tls.Config  // of the main port, when Config.Secure; nil is a self-signed certificate
+	Salts *trust.Salts // under which prompts are cached; nil for the clients' own
+	Keys  *trust.Keys  // sign the routing headers; nil signs nothing
 
 	// Audit is told what engines counted of the requests that a worker has served
 	// whole; nil for none. It is called from any goroutine and must not block.

@@ -124,7 +124,10 @@ func (x *exchange) read(raw []byte) (err error) {
 		err = r.Scan(x.kind, x.r.Header, raw)
 	}
 	x.scan = asked{Model: r.Model, Stream: r.Stream, N: r.N, BestOf: r.BestOf, Retention: r.Retention}
-	return err
+	if err != nil {
+		return err
+	}
+	return x.edit()
 }
 
 // prepareHeader makes the headers that go to every worker tried.

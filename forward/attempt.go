@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -259,6 +260,9 @@ func (a *attempt) relay(to sending, req *Request) error {
 	defer func() { _ = resp.Body.Close() }()
 	t.progress.Reach(StageHead)
 	a.status = resp.Status
+	if redirects(resp.Status) {
+		return &Error{Stage: StageHead, Err: fmt.Errorf("a redirect (%d): %w", resp.Status, ErrProtocol)}
+	}
 	if x.identity() {
 		if err := plain(resp); err != nil {
 			return err
@@ -271,6 +275,17 @@ func (a *attempt) relay(to sending, req *Request) error {
 		return x.relayStream(a, resp)
 	}
 	return x.relayBody(a, resp)
+}
+
+// redirects reports whether a worker's answer sends the client elsewhere. It is not
+// followed, nor passed on: no engine has a reason for it, and where it leads may be
+// the inside of the fleet (failover.md §5, S3).
+func redirects(status int) bool {
+	switch status {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return true
+	}
+	return false
 }
 
 // read reads from the worker under the idle timer.

@@ -39,6 +39,7 @@ type metrics struct {
 	departed      prometheus.Counter
 	decodeDials   prometheus.Counter
 	fallbackLocal prometheus.Counter
+	stripped      prometheus.Counter
 	direct        *prometheus.CounterVec
 	gone          prometheus.Counter
 	bytesIn       prometheus.Counter
@@ -103,6 +104,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 		bytesIn:       counter("pointsman_forward_request_bytes_total", "Bytes of request bodies read."),
 		bytesOut:      counter("pointsman_forward_response_bytes_total", "Bytes of response bodies written."),
 		decodeDials:   counter("infera_router_decode_alt_dial_total", "Decode legs moved to another worker because the first could not be dialed."),
+		stripped:      counter("pointsman_forward_stripped_bodies_total", "Requests out of whose body fields were taken that only routers may set."),
 		fallbackLocal: counter("infera_router_direct_fallback_local_total", "Requests served by the forwarder's own worker because the gateway could not reach the forwarder of the named one."),
 		direct: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "infera_router_direct_total",
@@ -115,7 +117,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 func (s *Server) Register(reg prometheus.Registerer) error {
 	m := s.metrics
 	for _, c := range []prometheus.Collector{
-		m.duration, m.inflight, m.attempts, m.ended, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.departed, m.decodeDials, m.fallbackLocal, m.direct, m.gone, m.bytesIn, m.bytesOut, m.buffered,
+		m.duration, m.inflight, m.attempts, m.ended, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.departed, m.decodeDials, m.fallbackLocal, m.stripped, m.direct, m.gone, m.bytesIn, m.bytesOut, m.buffered,
 	} {
 		if err := reg.Register(c); err != nil {
 			return err

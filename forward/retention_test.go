@@ -12,7 +12,8 @@ import (
 	"pointsman/forward"
 )
 
-func injecting(c *forward.Config, _ *forward.Deps) { c.InjectRetention = true }
+// injecting lets fields through that another router has put into captured bodies.
+func injecting(c *forward.Config, _ *forward.Deps) { c.InjectRetention, c.StripTransfer = true, false }
 
 // sentBy sends body to a worker of the engine and returns what the worker got.
 func sentBy(t *testing.T, engine fleet.Engine, c call, options ...option) string {

@@ -40,6 +40,24 @@ const (
 	keyCount
 )
 
+// TransferField reports whether a member of the body's object of that name is how
+// routers tell engines of each other: where to fetch a KV cache from, and which
+// rank to run on. A client's would make an engine connect to an address of the
+// client's choice (failover.md §5, S3). The names are vLLM's, SGLang's and
+// TensorRT-LLM's.
+func TransferField(name []byte) bool {
+	switch string(name) {
+	case "kv_transfer_params", "disaggregated_params", "data_parallel_rank", "routed_dp_rank":
+		return true
+	}
+	for _, prefix := range [...]string{"bootstrap_", "do_remote_", "remote_"} {
+		if len(name) > len(prefix) && string(name[:len(prefix)]) == prefix {
+			return true
+		}
+	}
+	return false
+}
+
 // rootKey finds the known key of a name.
 func rootKey(name []byte) key {
 	switch string(name) {

@@ -48,6 +48,7 @@ type Request struct {
 	Multimodal bool     // has content other than text
 	Images     []uint64 // XXH3-64 of each trimmed image reference, at most MaxImages
 	Tools      bool     // has a non-empty list of tools
+	Transfer   bool     // has a [TransferField], which only routers may set
 	Source     Source   // who made the token ids of the prompt; SourceNone until one has
 
 	// LoneSurrogates is set when some string holds half of a surrogate pair. No

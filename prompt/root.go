@@ -24,7 +24,9 @@ func (r *Request) root(s *scanner) bool {
 		if !ok {
 			break
 		}
-		if !r.member(s, rootKey(k.name(&buf)), at) {
+		name := k.name(&buf)
+		r.Transfer = r.Transfer || TransferField(name)
+		if !r.member(s, rootKey(name), at) {
 			return false
 		}
 	}

@@ -18,6 +18,10 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if err != nil {
 		return err
 	}
+	salts, err := core.Salts()
+	if err != nil {
+		return err
+	}
 	secured, err := core.ListenTLS("ext-proc", "h2")
 	if err != nil {
 		return err
@@ -34,6 +38,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Audit:    core.Audit,
 		Keys:     keys,
 		TLS:      secured,
+		Salts:    salts,
 		Ready:    func() bool { return core.Synced() == nil && core.Warm(time.Now()) == nil },
 		PickerID: core.PickerID(),
 		Mine:     core.Mine(),

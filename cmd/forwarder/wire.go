@@ -36,6 +36,10 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if err != nil {
 		return err
 	}
+	salts, err := core.Salts()
+	if err != nil {
+		return err
+	}
 	secured, err := core.ListenTLS("clients", "h2", "http/1.1")
 	if err != nil {
 		return err
@@ -66,6 +70,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Ready:      core.Reachable,
 		Audit:      core.Audit,
 		Tickets:    tickets,
+		Salts:      salts,
 		TLS:        secured,
 		Reports:    core.Tally(),
 		PickerID:   core.PickerID(),

@@ -144,6 +144,7 @@ func (c *Core) Start(parts *run.Group) {
 	parts.Go("picker", c.Picker.Run)
 	parts.Go("admission", c.Gate.Run)
 	parts.Go("health probes", c.probe)
+	parts.Go("profiler", c.profile)
 	parts.Go("configuration", c.followConfig)
 	c.startLoads(parts)
 	c.startScrape(parts)

@@ -5,11 +5,14 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 
 	"pointsman/config"
 	"pointsman/fleet"
 	"pointsman/forward"
+	"pointsman/internal/ops"
+	"pointsman/internal/run"
 	"pointsman/trust"
 )
 
@@ -96,3 +99,17 @@ func (c *Core) guard() {
 
 // maxTold bounds the memory of what has been logged.
 const maxTold = 4096
+
+// profile serves the profiler, if it is asked for.
+func (c *Core) profile(ctx context.Context) error {
+	at := c.Config.Trust.Pprof
+	if at == "" {
+		return nil
+	}
+	var listen net.ListenConfig
+	lis, err := listen.Listen(ctx, "tcp", at)
+	if err != nil {
+		return fmt.Errorf("open the port: %w", err)
+	}
+	return run.HTTP(lis, ops.Profiler(c.Config.AdminToken))(ctx)
+}

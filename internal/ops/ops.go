@@ -104,6 +104,13 @@ func guard(token string, next http.Handler) http.Handler {
 		switch {
 		case token != "" && subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+token)) == 1:
 		case token == "" && local(r.RemoteAddr):
+		case token != "":
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			writeJSON(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{
+				"message": "send the token of --admin-token as a bearer token",
+				"type":    "authentication_error",
+			}})
+			return
 		default:
 			writeJSON(w, http.StatusForbidden, map[string]any{"error": map[string]any{
 				"message": "ask from the same machine (kubectl port-forward), or set --admin-token and send it as a bearer token",

@@ -76,12 +76,13 @@ func TestWhoMayAskWhat(t *testing.T) {
 		{"settings are for this machine", open, here, "/config/effective", "", 200},
 		{"by IPv6 too", open, "[::1]:5000", "/config/effective", "", 200},
 		{"and by mapped addresses", open, "[::ffff:127.0.0.1]:5000", "/debug/picks", "", 200},
+		{"the profiler is not here", open, here, "/debug/pprof/", "", 404},
 		{"not for others", open, there, "/config/effective", "", 403},
 		{"nor are picks", open, there, "/debug/picks", "", 403},
 		{"an address that is none is another machine's", open, "@", "/debug/picks", "", 403},
 		{"a token lets others in", locked, there, "/config/effective", "s3cret", 200},
-		{"the wrong one does not", locked, there, "/config/effective", "s3creT", 403},
-		{"with a token this machine needs it too", locked, here, "/debug/picks", "", 403},
+		{"the wrong one does not", locked, there, "/config/effective", "s3creT", 401},
+		{"with a token this machine needs it too", locked, here, "/debug/picks", "", 401},
 		{"an unknown page", open, here, "/debug/else", "", 404},
 	}
 	for _, tt := range tests {
