@@ -26,53 +26,53 @@ func endpoints(ips ...string) []string {
 func TestRequests(t *testing.T) {
 	w := newWorld(t, pods...)
 	t.Run("a prompt in one body", func(t *testing.T) {
-		w := w.in(t)
-		r := w.ask(2, integration.ReqLLM(discard(), "hello", model, model)...)
-		w.routed(r[0], endpoints(pods...)...)
-		w.body(r[1], "model", model, "prompt", "hello")
+		sub := w.in(t)
+		r := sub.ask(2, integration.ReqLLM(discard(), "hello", model, model)...)
+		sub.routed(r[0], endpoints(pods...)...)
+		sub.body(r[1], "model", model, "prompt", "hello")
 	})
 	t.Run("another model for the header", func(t *testing.T) {
-		w := w.in(t)
-		r := w.ask(2, integration.ReqLLM(discard(), "hello", model, "sql-lora-1fdg2")...)
-		_, set := w.routed(r[0], endpoints(pods...)...)
-		body := w.body(r[1], "model", "sql-lora-1fdg2", "prompt", "hello")
+		sub := w.in(t)
+		r := sub.ask(2, integration.ReqLLM(discard(), "hello", model, "sql-lora-1fdg2")...)
+		_, set := sub.routed(r[0], endpoints(pods...)...)
+		body := sub.body(r[1], "model", "sql-lora-1fdg2", "prompt", "hello")
 		if set["content-length"] == "" || set["content-length"] != strconv.Itoa(len(body)) {
 			t.Errorf("content-length %q of a body of %d bytes", set["content-length"], len(body))
 		}
 	})
 	t.Run("a prompt that streams", func(t *testing.T) {
-		w := w.in(t)
-		r := w.ask(2, integration.ReqLLMWithStream(discard(), "hello", model, model)...)
-		w.routed(r[0], endpoints(pods...)...)
-		w.body(r[1], "stream", true)
+		sub := w.in(t)
+		r := sub.ask(2, integration.ReqLLMWithStream(discard(), "hello", model, model)...)
+		sub.routed(r[0], endpoints(pods...)...)
+		sub.body(r[1], "stream", true)
 	})
 	t.Run("a body split across chunks", func(t *testing.T) {
-		w := w.in(t)
-		r := w.ask(2, integration.ReqRaw(map[string]string{"hi": "mom"}, `{"max_tokens":100,"model":"my-mo`, `del","prompt":"test","temperature":0}`)...)
-		w.routed(r[0], endpoints(pods...)...)
-		w.body(r[1], "model", model, "prompt", "test")
+		sub := w.in(t)
+		r := sub.ask(2, integration.ReqRaw(map[string]string{"hi": "mom"}, `{"max_tokens":100,"model":"my-mo`, `del","prompt":"test","temperature":0}`)...)
+		sub.routed(r[0], endpoints(pods...)...)
+		sub.body(r[1], "model", model, "prompt", "test")
 	})
 	t.Run("a body that is no JSON is 400", func(t *testing.T) {
-		w := w.in(t)
-		w.refused(w.ask(1, integration.ReqRaw(map[string]string{"hi": "mom"}, "no healthy upstream")...)[0], 400)
+		sub := w.in(t)
+		sub.refused(sub.ask(1, integration.ReqRaw(map[string]string{"hi": "mom"}, "no healthy upstream")...)[0], 400)
 	})
 	t.Run("a body without a model is 400", func(t *testing.T) {
-		w := w.in(t)
-		w.refused(w.ask(1, integration.ReqLLM(discard(), "hello", "", "")...)[0], 400)
+		sub := w.in(t)
+		sub.refused(sub.ask(1, integration.ReqLLM(discard(), "hello", "", "")...)[0], 400)
 	})
 	t.Run("a body of a path that is not known passes through", func(t *testing.T) {
-		w := w.in(t)
+		sub := w.in(t)
 		const body = "\x00\x01 no JSON at all"
-		r := w.ask(2, integration.ReqRaw(map[string]string{":path": "/v1/audio/transcriptions", ":method": "POST"}, body)...)
-		w.routed(r[0], endpoints(pods...)...)
+		r := sub.ask(2, integration.ReqRaw(map[string]string{":path": "/v1/audio/transcriptions", ":method": "POST"}, body)...)
+		sub.routed(r[0], endpoints(pods...)...)
 		if got := string(r[1].GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody()); got != body {
 			t.Errorf("the body became %q", got)
 		}
 	})
 	t.Run("headers alone go to any endpoint", func(t *testing.T) {
-		w := w.in(t)
-		w.routed(w.ask(1, integration.ReqHeaderOnly(map[string]string{"content-type": "text/event-stream", "status": "200"})...)[0], endpoints(pods...)...)
-		w.routed(w.ask(1, integration.ReqHeaderOnly(map[string]string{":method": "GET", ":path": "/healthz"})...)[0], endpoints(pods...)...)
+		sub := w.in(t)
+		sub.routed(sub.ask(1, integration.ReqHeaderOnly(map[string]string{"content-type": "text/event-stream", "status": "200"})...)[0], endpoints(pods...)...)
+		sub.routed(sub.ask(1, integration.ReqHeaderOnly(map[string]string{":method": "GET", ":path": "/healthz"})...)[0], endpoints(pods...)...)
 	})
 }
 
@@ -92,13 +92,13 @@ func TestSubsets(t *testing.T) {
 		{"none at all", []string{}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w := w.in(t)
+			sub := w.in(t)
 			messages := integration.GenerateStreamedRequestSet(discard(), "hello", model, model, tc.subset)
 			if len(tc.want) == 0 {
-				w.refused(w.ask(1, messages...)[0], 503)
+				sub.refused(sub.ask(1, messages...)[0], 503)
 				return
 			}
-			w.routed(w.ask(2, messages...)[0], tc.want...)
+			sub.routed(sub.ask(2, messages...)[0], tc.want...)
 		})
 	}
 }
@@ -140,13 +140,13 @@ func TestResponses(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w := w.in(t)
+			sub := w.in(t)
 			messages := integration.ReqLLM(discard(), "hello", model, model)
 			messages = append(messages, responseHeaders(":status", "200", "content-type", tc.kind))
 			for i, chunk := range tc.chunks {
 				messages = append(messages, responseBody(chunk, i == len(tc.chunks)-1))
 			}
-			r := w.ask(len(messages), messages...)
+			r := sub.ask(len(messages), messages...)
 			if r[2].GetResponseHeaders() == nil {
 				t.Errorf("got %v, want an answer to the response headers", r[2])
 			}
@@ -162,6 +162,7 @@ func TestResponses(t *testing.T) {
 
 // in is w for a subtest.
 func (w *world) in(t *testing.T) *world {
+	t.Helper()
 	out := *w
 	out.t = t
 	return &out
