@@ -14,7 +14,7 @@ import (
 
 // replay sends a trace through the product's own picker against simulated engines.
 func replay(ctx context.Context, args []string, out, log io.Writer) error {
-	o, err := parseReplay(args, log)
+	o, err := parseReplay(args, out)
 	if err != nil {
 		return err
 	}

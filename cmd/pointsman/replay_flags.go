@@ -50,10 +50,10 @@ type replayWords struct {
 }
 
 // parseReplay understands the command line.
-func parseReplay(args []string, log io.Writer) (*replayOptions, error) {
+func parseReplay(args []string, out io.Writer) (*replayOptions, error) {
 	o := &replayOptions{read: lab.DefaultReadConfig(), setup: lab.DefaultSetup()}
 	w := &replayWords{}
-	fs := newFlags("replay", replayText, log)
+	fs := newFlags("replay", replayText, out)
 	traceFlags(fs, o, w)
 	fleetFlags(fs, o, w)
 	engine := engineFlags(fs, o, w)
