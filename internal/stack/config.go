@@ -32,6 +32,9 @@ type Config struct {
 	// headers, so that the EPP alone must keep them from steering.
 	Unguarded bool
 
+	// Unseen keeps response bodies from the EPPs: response_body_mode NONE.
+	Unseen bool
+
 	// Retries is how often Envoy may send a request again, to the next endpoint of
 	// an EPP's list; 0 as the bootstraps are shipped.
 	Retries int

@@ -39,6 +39,7 @@ type Addresses struct {
 	Workers []string // the forwarders, for [OverrideHost]
 
 	Unguarded bool // without the filter that removes clients' routing headers
+	Unseen    bool // response bodies are not shown to the EPP
 	Retries   int  // of Envoy, which the samples have not: the EPP's fallbacks need them
 }
 
@@ -62,6 +63,9 @@ func (b Bootstrap) YAML(a Addresses) ([]byte, error) {
 	}
 	if a.Retries > 0 {
 		err = errors.Join(err, allowRetries(doc, a.Retries))
+	}
+	if a.Unseen {
+		err = errors.Join(err, hideBodies(doc))
 	}
 	if a.Unguarded {
 		err = errors.Join(err, dropFilter(doc, "envoy.filters.http.header_mutation"))
@@ -107,6 +111,21 @@ func allowRetries(doc map[string]any, n int) error {
 	}
 	policy["num_retries"] = n
 	return nil
+}
+
+// hideBodies keeps the bodies of responses from the EPP.
+func hideBodies(doc map[string]any) error {
+	filters, _ := manager(doc)["http_filters"].([]any)
+	for _, f := range filters {
+		if asMap(f)["name"] != "envoy.filters.http.ext_proc" {
+			continue
+		}
+		if mode := at(asMap(f), "typed_config", "processing_mode"); mode != nil {
+			mode["response_body_mode"], mode["response_trailer_mode"] = "NONE", "SKIP"
+			return nil
+		}
+	}
+	return errors.New("the sample has no ext_proc filter with a processing mode")
 }
 
 // dropFilter takes the named HTTP filter out of the listener.
