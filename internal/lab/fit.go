@@ -110,10 +110,8 @@ func (f *Fit) cacheConfig(mf *dto.MetricFamily) {
 func (f *Fit) prefill(families map[string]*dto.MetricFamily) {
 	seconds, n := histogram(families["vllm:request_prefill_time_seconds"])
 	tokens := counter(families["vllm:prompt_tokens_total"])
-	if hits := counter(families["vllm:prefix_cache_hits_total"]); hits < tokens {
-		if queries := counter(families["vllm:prefix_cache_queries_total"]); queries >= tokens {
-			tokens -= hits * tokens / max(1, queries) // vLLM counts cached tokens among the prompt's
-		}
+	if queries := counter(families["vllm:prefix_cache_queries_total"]); queries > 0 { // vLLM counts cached tokens among the prompt's
+		tokens = min(tokens, queries-counter(families["vllm:prefix_cache_hits_total"]))
 	}
 	if seconds <= 0 || n < 20 || tokens <= 0 {
 		f.kept("prefill rate: it wants vllm:request_prefill_time_seconds of 20 requests or more")

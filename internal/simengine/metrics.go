@@ -14,7 +14,7 @@ type metrics struct {
 	running, waiting, usage, oldUsage        *prometheus.Desc
 	queries, hits                            *prometheus.Desc
 	promptTokens, outputTokens, done, events *prometheus.Desc
-	lost, info                               *prometheus.Desc
+	lost, info, prefills, gaps               *prometheus.Desc
 	sgRunning, sgWaiting, sgUsage            *prometheus.Desc
 }
 
@@ -33,6 +33,8 @@ func newMetrics(e *Engine) *metrics {
 		outputTokens: desc("vllm:generation_tokens_total", "Output tokens produced."),
 		done:         desc("vllm:request_success_total", "Sequences completed."),
 		events:       desc("sim:kv_event_batches_total", "KV event batches numbered."),
+		prefills:     desc("vllm:request_prefill_time_seconds", "Time from a prompt's first step to its first token, in simulated time."),
+		gaps:         desc("vllm:inter_token_latency_seconds", "Time between two tokens of an answer, in simulated time."),
 		lost:         desc("sim:kv_event_batches_lost_total", "KV event batches that were numbered and not sent, on purpose."),
 		info:         prometheus.NewDesc("vllm:cache_config_info", "Cache configuration, in labels.", []string{"block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching"}, nil),
 		sgRunning:    desc("sglang:num_running_reqs", "Sequences that have a slot."),
@@ -69,6 +71,11 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(m.done, l.done)
 	counter(m.events, batches)
 	counter(m.lost, lost)
+	timed := func(d *prometheus.Desc, t timing) {
+		ch <- prometheus.MustNewConstHistogram(d, t.n, t.sum.Seconds(), nil)
+	}
+	timed(m.prefills, l.prefills)
+	timed(m.gaps, l.gaps)
 	gauge(m.info, 1, itoa(m.e.cfg.Cache.BlockSize), itoa(m.e.cfg.Cache.Capacity), "auto", "True")
 	if m.e.cfg.Engine == fleet.SGLang {
 		gauge(m.sgRunning, float64(l.running))

@@ -33,9 +33,10 @@ type sequence struct {
 
 	// The rest is guarded by the scheduler until finished.
 	lease    lease
-	cached   int // prompt tokens found in the cache
-	computed int // tokens whose KV is in the cache
-	chunk    int // tokens of the step in progress
+	cached   int           // prompt tokens found in the cache
+	computed int           // tokens whose KV is in the cache
+	chunk    int           // tokens of the step in progress
+	prefill  time.Duration // of the steps that had a part of the prompt
 	started  time.Time
 	first    time.Time
 }
@@ -53,6 +54,18 @@ type scheduler struct {
 	running []*sequence
 
 	promptTokens, outputTokens, doneSeqs, abortedSeqs uint64
+	prefills, gaps                                    timing
+}
+
+// timing is durations of simulated time and how many there were.
+type timing struct {
+	sum time.Duration
+	n   uint64
+}
+
+func (t *timing) add(d time.Duration, n int) {
+	t.sum += d * time.Duration(n)
+	t.n += uint64(n) //nolint:gosec // not negative
 }
 
 func newScheduler(cfg TimeConfig, c *cache, emit func(changes)) *scheduler {
@@ -111,6 +124,7 @@ type load struct {
 	running, waiting, used, capacity, cached int
 	queries, hits                            uint64
 	promptTokens, outputTokens, done, lost   uint64
+	prefills, gaps                           timing
 }
 
 func (s *scheduler) load() load {
@@ -120,6 +134,7 @@ func (s *scheduler) load() load {
 		running: len(s.running), waiting: len(s.waiting), used: s.cache.used(), capacity: s.cache.capacity, cached: len(s.cache.blocks),
 		queries: s.cache.queries, hits: s.cache.hits,
 		promptTokens: s.promptTokens, outputTokens: s.outputTokens, done: s.doneSeqs, lost: s.abortedSeqs,
+		prefills: s.prefills, gaps: s.gaps,
 	}
 }
 
@@ -181,6 +196,12 @@ func (s *scheduler) plan() (time.Duration, bool) {
 	}
 	cost := s.cfg.DecodeStep + time.Duration(decoders)*s.cfg.PerDecoder + time.Duration(context)*s.cfg.ContextCost +
 		time.Duration(prefill/s.cfg.PrefillRate*float64(time.Second))
+	s.gaps.add(cost, decoders)
+	for _, q := range s.running {
+		if q.computed < q.prompt && q.chunk > 0 {
+			q.prefill += cost
+		}
+	}
 	return cost, true
 }
 
@@ -247,6 +268,10 @@ func (s *scheduler) advance(q *sequence) bool {
 	s.cache.commit(&q.lease, q.hashes, q.tokens, q.computed, q.keys)
 	if q.computed < q.prompt {
 		return false
+	}
+	if q.prefill > 0 {
+		s.prefills.add(q.prefill, 1)
+		q.prefill = 0
 	}
 	if q.out > 0 {
 		if q.first.IsZero() {
