@@ -145,7 +145,7 @@ func outputFlags(fs *pflag.FlagSet, o *replayOptions) {
 	fs.Float64Var(&o.sloShare, "slo-share", 0.9, "SLO: share of the requests that keep it")
 	fs.StringVar(&o.json, "json", "", "write everything as JSON to this file; - for standard output, instead of the table")
 	fs.StringVar(&o.html, "html", "", "write a report with plots to this file")
-	fs.BoolVar(&o.goals, "goals", false, "run the comparison of docs/replay.md's goals instead; JSON as the last line, an error when one is missed")
+	fs.BoolVar(&o.goals, "goals", false, "run the comparison of docs/replay.md's goals instead; JSON as the last line, the missed ones before it")
 	fs.StringVar(&o.fit, "fit", "", "print the engine constants that a worker's /metrics (http://…) or a forwarder's log (file) show, and do nothing else")
 	fs.IntVar(&o.parallel, "parallel", 0, "runs at once (0: one for each processor)")
 }
