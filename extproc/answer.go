@@ -1,6 +1,9 @@
 package extproc
 
 import (
+	"slices"
+	"strings"
+
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -170,6 +173,12 @@ type route struct {
 	forged []string // further headers that a client sent and that must not pass
 }
 
+// sets reports whether a header is among the further ones of r: then the client's
+// is overwritten.
+func (r *route) sets(name string) bool {
+	return slices.ContainsFunc(r.extra, func(h header) bool { return strings.EqualFold(h.name, name) })
+}
+
 // header is a header to set.
 type header struct{ name, value string }
 
@@ -279,7 +288,9 @@ func (a *assembler) mutationSize(r *route, set routed) int {
 		n += lenField(setHeaderSize(reports.Header, len(r.pick)))
 	}
 	for _, name := range r.forged {
-		n += lenField(len(name))
+		if !r.sets(name) {
+			n += lenField(len(name))
+		}
 	}
 	for i := range a.control {
 		if a.control[i].set&set == 0 {
@@ -322,7 +333,9 @@ func (a *assembler) appendMutation(dst []byte, r *route, set routed) []byte {
 		dst = appendSetHeader(dst, reports.Header, r.pick)
 	}
 	for _, name := range r.forged {
-		dst = append(appendLen(dst, 2, len(name)), name...)
+		if !r.sets(name) {
+			dst = append(appendLen(dst, 2, len(name)), name...)
+		}
 	}
 	// A header is never both set and removed: data planes differ in which of
 	// the two they do first.
