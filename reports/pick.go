@@ -57,7 +57,7 @@ func (p *Pick) Append(dst []byte) []byte {
 }
 
 func clamp(n int) uint64 {
-	return uint64(min(max(n, 0), maxTokens)) //nolint:gosec // it is not negative
+	return uint64(min(max(n, 0), maxTokens))
 }
 
 // ParsePick reads the header's value. What it does not understand it skips: a value
@@ -74,7 +74,7 @@ func ParsePick(value string) Pick {
 		if err != nil {
 			continue
 		}
-		tokens := int(min(n, maxTokens)) //nolint:gosec // it is small
+		tokens := int(min(n, maxTokens))
 		switch key {
 		case "n":
 			p.Pick = n

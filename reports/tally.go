@@ -34,7 +34,6 @@ type Tally struct {
 	first   []Ref
 	done    []Done
 	told    []recalled // ends told already, oldest first
-	beat    time.Time  // of the last full report
 	full    bool       // the next one is to be full
 	fresh   chan struct{}
 	pickers func() []string

@@ -218,6 +218,6 @@ func (c *Core) Ready(ctx context.Context) func() error {
 		if err := c.Synced(); err != nil {
 			return err
 		}
-		return c.Warm(time.Now())
+		return c.Warm(time.Now()) //nolint:contextcheck // it asks nobody
 	}
 }

@@ -55,10 +55,10 @@ func Scale(ctx context.Context, args []string, out, log io.Writer) error {
 	path := set.String("trace", "", "JSONL trace with hash_ids; without it, drawn conversations")
 	requests := set.Int("requests", 1500, "how many requests of the trace")
 	c := scaleConfig{workers: 8, piece: 4 * time.Millisecond, decode: 40 * time.Millisecond}
-	set.StringVar(&c.policy, "policy", picker.LeastLatency, "policy of the pickers")
+	set.StringVar(&c.policy, "policy", picker.KVAware, "policy of the pickers")
 	set.Float64Var(&c.weight, "weight", 20, "overlap weight, for policy kv-aware")
 	set.Float64Var(&c.rate, "rate", 70, "requests per second")
-	set.DurationVar(&c.report, "report", 20*time.Millisecond, "least time between two reports")
+	set.DurationVar(&c.report, "report", 5*time.Millisecond, "least time between two reports; what 50 ms are to a real fleet")
 	if err := set.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil

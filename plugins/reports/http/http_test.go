@@ -166,7 +166,7 @@ func TestASlowSubscriberIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = slow.Close() }()
-	if _, err := slow.Write([]byte("GET " + httpreports.Path + "?picker=slow HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
+	if _, err = slow.Write([]byte("GET " + httpreports.Path + "?picker=slow HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it listens", func() bool { return len(f.hub.Pickers()) == 1 })
@@ -176,7 +176,7 @@ func TestASlowSubscriberIsCutOff(t *testing.T) {
 		f.hub.Publish(big)
 		return len(f.hub.Pickers()) == 0
 	})
-	resp, err := http.Get("http://" + f.addr + httpreports.Path + "?picker=A") //nolint:noctx // ends with the test's server
+	resp, err := http.Get("http://" + f.addr + httpreports.Path + "?picker=A")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,6 @@ type Hub struct {
 	mu       sync.Mutex
 	subs     map[*subscription]struct{}
 	draining bool
-	buffer   []byte
 }
 
 type subscription struct {

@@ -100,7 +100,7 @@ func (l *Link) Run(ctx context.Context) error {
 			nc.Close()
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it has ended as it was to
 		}
 		l.log.LogAttrs(ctx, slog.LevelDebug, "load reports have no broker", slog.Any("error", err))
 		wait := time.NewTimer(reconnectWait)

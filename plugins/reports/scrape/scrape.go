@@ -10,6 +10,7 @@ package scrape
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -186,7 +187,7 @@ func Parse(page io.Reader) (Engine, error) {
 		return e, fmt.Errorf("metrics page: %w", err)
 	}
 	if !found {
-		return e, fmt.Errorf("metrics page: it has neither vllm:num_requests_running nor sglang:num_running_reqs")
+		return e, errors.New("metrics page: it has neither vllm:num_requests_running nor sglang:num_running_reqs")
 	}
 	return e, nil
 }
