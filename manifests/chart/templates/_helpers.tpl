@@ -66,6 +66,10 @@ app.kubernetes.io/component: worker
 - --nats-server={{ . }}
 {{- end }}
 - --kv-overlap-weight={{ .Values.epp.overlapWeight }}
+{{- if .Values.trust.keySecret }}
+- --direct-trust=hmac
+- --direct-key-file=/etc/pointsman/route/keys
+{{- end }}
 {{- end -}}
 
 {{- define "pointsman.security" -}}
@@ -115,6 +119,9 @@ seccompProfile: {type: RuntimeDefault}
   {{- with .Values.forwarder.tokenizerPath }}
   - --router-tokenizer-path={{ . }}
   {{- end }}
+  {{- if .Values.trust.keySecret }}
+  - --direct-untrusted={{ .Values.trust.untrusted }}
+  {{- end }}
   # It is told to end only when the engine has ended: there is nobody left to wait for.
   - --drain-delay-s=0
   - --drain-timeout={{ .Values.forwarder.drainTimeoutSeconds }}
@@ -147,9 +154,14 @@ seccompProfile: {type: RuntimeDefault}
     {{- include "pointsman.security" . | nindent 4 }}
   resources:
     {{- toYaml .Values.forwarder.resources | nindent 4 }}
-  {{- with .Values.forwarder.volumeMounts }}
+  {{- if or .Values.trust.keySecret .Values.forwarder.volumeMounts }}
   volumeMounts:
-    {{- toYaml . | nindent 4 }}
+  {{- if .Values.trust.keySecret }}
+  - {name: route-keys, mountPath: /etc/pointsman/route, readOnly: true}
+  {{- end }}
+  {{- with .Values.forwarder.volumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
   {{- end }}
 {{- end -}}
 
