@@ -30,7 +30,7 @@ type container struct {
 // by make manifests-check, which needs Helm and kustomize.
 func TestTheManifestsStartThePrograms(t *testing.T) {
 	started := map[config.Program]int{}
-	err := filepath.WalkDir(filepath.Join(root, "manifests"), func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(root, "manifests"), func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".yaml" || strings.Contains(path, "templates") {
 			return err
 		}

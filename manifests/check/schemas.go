@@ -102,7 +102,7 @@ func (s *schemas) add(file string) error {
 	if err != nil {
 		return err
 	}
-	for _, doc := range bytes.Split(data, []byte("\n---")) {
+	for doc := range bytes.SplitSeq(data, []byte("\n---")) {
 		if !bytes.Contains(doc, []byte("kind: CustomResourceDefinition")) {
 			continue
 		}
