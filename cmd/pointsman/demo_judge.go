@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"net/http"
 	"slices"
 	"time"
 
@@ -39,9 +40,10 @@ type demoReport struct {
 
 // judge compares the two runs and returns every promise that was not kept.
 func judge(baseline, kv outcome) (demoReport, []error) {
+	told, toldBefore := toldOfKill(&kv), toldOfKill(&baseline)
 	r := demoReport{
-		Requests: kv.summary.Requests, OK: kv.summary.OK, Interrupted: kv.summary.Interrupted,
-		OpenAtKill: openAtKill(&kv), ClientErrors: kv.summary.Failed + baseline.summary.Failed,
+		Requests: kv.summary.Requests, OK: kv.summary.OK, Interrupted: kv.summary.Interrupted + told,
+		OpenAtKill: openAtKill(&kv) + told, ClientErrors: kv.summary.Failed + baseline.summary.Failed - told - toldBefore,
 		HitRatio: round(kv.summary.HitRatio, 4), Ceiling: round(kv.ceiling, 4),
 		Policy: kv.phase.policy, TTFT: milliseconds(kv.summary.TTFTp50), TTFTp90: milliseconds(kv.summary.TTFTp90),
 		KilledWorker: kv.victim, OverNATS: kv.carried,
@@ -102,6 +104,25 @@ func openAtKill(o *outcome) int {
 	return n
 }
 
+// awaitedFrom reports whether r was a pair's request whose decode leg waited at
+// the killed engine, and whose client was told so. A decode leg that was written
+// is not repeated (docs/failover.md, Stages and retries).
+func (o *outcome) awaitedFrom(r *traffic.Result) bool {
+	return o.pairing != nil && r.Outcome() == traffic.Failed && r.Status == http.StatusBadGateway && r.Texts == 0 &&
+		!o.killed.IsZero() && r.Worker == o.victim && r.Sent.Before(o.killed) && r.End.After(o.killed)
+}
+
+// toldOfKill counts those requests.
+func toldOfKill(o *outcome) int {
+	n := 0
+	for i := range o.results {
+		if o.awaitedFrom(&o.results[i]) {
+			n++
+		}
+	}
+	return n
+}
+
 // strangers returns the streams that were interrupted without having flowed from
 // the killed engine.
 func strangers(o *outcome) []error {
@@ -123,7 +144,7 @@ func failures(runs ...outcome) []error {
 	for _, o := range runs {
 		for i := range o.results {
 			r := &o.results[i]
-			if r.Outcome() != traffic.Failed || len(errs) >= maxFailures {
+			if r.Outcome() != traffic.Failed || o.awaitedFrom(r) || len(errs) >= maxFailures {
 				continue
 			}
 			errs = append(errs, fmt.Errorf("demo: %s at %q: status %d, %d texts, %d error events, %d [DONE], %d events after the end, finish %v: %s: %w",

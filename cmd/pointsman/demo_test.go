@@ -27,6 +27,8 @@ func at(id, worker string, sent, end int, shape string) traffic.Result {
 		r.Texts, r.Finish, r.Dones = 3, true, 1
 	case "interrupted":
 		r.Texts, r.Errors = 3, 1
+	case "told":
+		r.Status, r.Detail = 502, "upstream_reset"
 	case "refused":
 		r.Status, r.Detail = 503, "no worker"
 	case "broken":
@@ -93,6 +95,33 @@ func TestTheDemoKeepsItsPromisesOrSaysWhichItBroke(t *testing.T) {
 		}
 	}
 }
+
+func TestADecodeLegThatWaitedAtTheKilledEngineIsAnInterruptionOfPairsOnly(t *testing.T) {
+	run := func(worker string, sent int, pairs bool) (demoReport, error) {
+		kv := ran(50*time.Millisecond, .45, at("a", "v", 0, 50, "ok"), at("cut", "v", 60, 110, "interrupted"), at("told", worker, sent, 130, "told"))
+		kv.victim, kv.killed = "v", epoch.Add(100*time.Millisecond)
+		if pairs {
+			kv.pairing = &pairing{pairs: 2}
+		}
+		report, faults := judge(ran(90*time.Millisecond, .1, at("a", "v", 0, 10, "ok")), kv)
+		return report, errors.Join(faults...)
+	}
+	report, err := run("v", 60, true)
+	if err != nil || report.Interrupted != 2 || report.OpenAtKill != 2 || report.ClientErrors != 0 {
+		t.Errorf("report %+v, %v", report, err)
+	}
+	for name, err := range map[string]error{
+		"of mixed workers":   second(run("v", 60, false)),
+		"at another engine":  second(run("w", 60, true)),
+		"sent after the end": second(run("v", 120, true)),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "clients saw 1 errors") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func second(_ demoReport, err error) error { return err }
 
 // withResult adds a result to o and sums up again, keeping its two ratios.
 func withResult(o outcome, r traffic.Result) outcome {
