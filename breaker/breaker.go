@@ -27,10 +27,7 @@
 // to ask and one to report a success; only faults and open circuits lock.
 package breaker
 
-import (
-	"fmt"
-	"net/http"
-)
+import "fmt"
 
 // State is a worker's standing. The numbers are the exported metric's values.
 type State uint8
@@ -106,11 +103,14 @@ func (o Outcome) Fault() bool { return o >= Connect && o <= Transfer }
 func ParseOutcome(name string) (Outcome, bool) {
 	for o, known := range outcomeNames {
 		if name == known {
-			return Outcome(o), true //nolint:gosec // below outcomes
+			return Outcome(o), true
 		}
 	}
 	return Neutral, false
 }
+
+// tooManyRequests is HTTP's 429: this room does no I/O, so it knows no net/http.
+const tooManyRequests = 429
 
 // OutcomeOf maps an HTTP status to an outcome: 0 stands for no answer at all and
 // is Connect, 5xx is Origin, 429 is Busy, any other 4xx is Neutral, anything below
@@ -121,7 +121,7 @@ func OutcomeOf(status int) Outcome {
 		return Connect
 	case status >= 500:
 		return Origin
-	case status == http.StatusTooManyRequests:
+	case status == tooManyRequests:
 		return Busy
 	case status >= 400:
 		return Neutral

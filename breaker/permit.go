@@ -101,6 +101,10 @@ type transition struct {
 	cooldown time.Duration
 }
 
+// log tells of a change. It is not of the request that made it: the line must
+// come whatever becomes of that one.
+//
+//nolint:contextcheck // see above
 func (t transition) log(log *slog.Logger) {
 	ctx := context.Background()
 	trips := slog.Uint64("trips", t.trips)

@@ -30,7 +30,7 @@ func (s streaks) of(o Outcome) int {
 // with returns s with the streak of o, a fault, set to n.
 func (s streaks) with(o Outcome, n int) streaks {
 	n = min(max(n, 0), streakMask)
-	return s&^(streakMask<<shift(o)) | streaks(n)<<shift(o) //nolint:gosec // 0 to streakMask
+	return s&^(streakMask<<shift(o)) | streaks(n)<<shift(o)
 }
 
 // answered returns s after the worker's good answer began: it can be reached, and
@@ -59,5 +59,5 @@ func pack(epoch uint32, st streaks, s State) uint64 {
 }
 
 func unpack(w uint64) (epoch uint32, st streaks, s State) {
-	return uint32(w >> epochShift), streaks(w >> stateBits & streaksMask), State(w & stateMask) //nolint:gosec // cut to size
+	return uint32(w >> epochShift), streaks(w >> stateBits & streaksMask), State(w & stateMask)
 }

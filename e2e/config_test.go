@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -34,10 +33,10 @@ func pageOf(t *testing.T, admin string) (generation int, text string) {
 		t.Fatalf("%s: status %d, %v: %s", admin, res.StatusCode, err, raw)
 	}
 	var page map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &page); err != nil {
+	if err = json.Unmarshal(raw, &page); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(page["generation"], &generation); err != nil {
+	if err = json.Unmarshal(page["generation"], &generation); err != nil {
 		t.Fatal(err)
 	}
 	if page["live"] == nil {
@@ -143,7 +142,7 @@ func TestABadConfigurationOpensNoPort(t *testing.T) {
 			}
 		}
 		if strings.Contains(out.String(), `"level"`) {
-			t.Error(fmt.Sprintf("%s logged, so it had begun: %s", program, out.String()))
+			t.Errorf("%s logged, so it had begun: %s", program, out.String())
 		}
 	}
 }

@@ -67,7 +67,7 @@ func TestDynamo8182AKilledWorkersRequestIsRepeatedWithItsLease(t *testing.T) {
 			return e
 		}
 		a, b := start(), start()
-		if err := a.SetFault(simengine.Fault{Mode: "hang_head"}); err != nil {
+		if err = a.SetFault(simengine.Fault{Mode: "hang_head"}); err != nil {
 			t.Fatal(err)
 		}
 		for deadline := time.Now().Add(10 * time.Second); workers.Snapshot().Worker(a.ID()) == nil || workers.Snapshot().Worker(b.ID()) == nil || !tr.Connected(); time.Sleep(time.Millisecond) {
@@ -87,7 +87,7 @@ func TestDynamo8182AKilledWorkersRequestIsRepeatedWithItsLease(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := server.Register(prometheus.NewRegistry()); err != nil {
+		if err = server.Register(prometheus.NewRegistry()); err != nil {
 			t.Fatal(err)
 		}
 		door := httptest.NewUnstartedServer(nil)

@@ -46,7 +46,6 @@ type stalled struct {
 	*pairs
 	gate            *admission.Gate
 	prefill, worker *simengine.Engine // worker: the mixed one, or the decode worker
-	hole            net.Addr
 }
 
 // deaf returns an address at which no handshake completes: a listener with a full
@@ -58,10 +57,10 @@ func deaf(t *testing.T) *net.TCPAddr {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Close(fd) })
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	if err = syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Listen(fd, 0); err != nil {
+	if err = syscall.Listen(fd, 0); err != nil {
 		t.Fatal(err)
 	}
 	name, err := syscall.Getsockname(fd)

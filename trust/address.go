@@ -44,7 +44,7 @@ func (a *Addresses) Check(addr netip.Addr) error {
 			return nil
 		}
 	}
-	why := ""
+	var why string
 	switch {
 	case !addr.IsValid():
 		why = "invalid"

@@ -2,6 +2,7 @@ package trust
 
 import (
 	"crypto/sha256"
+	"errors"
 	"sync"
 	"time"
 
@@ -106,14 +107,14 @@ func (t *Tickets) Check(now time.Time, header string, r *Route) (Use, error) {
 }
 
 func resultOf(err error) string {
-	switch err { //nolint:errorlint // verify returns them as they are
-	case ErrNoTicket:
+	switch {
+	case errors.Is(err, ErrNoTicket):
 		return resultMissing
-	case ErrMalformed:
+	case errors.Is(err, ErrMalformed):
 		return resultMalformed
-	case ErrSkew:
+	case errors.Is(err, ErrSkew):
 		return resultSkew
-	case ErrReplayed:
+	case errors.Is(err, ErrReplayed):
 		return resultReplayed
 	}
 	return resultForged

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -82,7 +83,7 @@ func Scale(ctx context.Context, args []string, out, log io.Writer) error {
 		if _, err := fmt.Fprintf(log, "%d replicas: hit ratio %.3f, worst worker %.2f x mean, %.0f picks/s\n", n, row.Hit, row.Worst, row.Picks); err != nil {
 			return err
 		}
-		rows[fmt.Sprint(n)] = row
+		rows[strconv.Itoa(n)] = row
 	}
 	return json.NewEncoder(out).Encode(map[string]any{"replicas": rows})
 }
@@ -254,7 +255,7 @@ func tokensOf(ids []uint64) []uint32 {
 func (s *scaleRun) call(i int, ids []uint64) {
 	r := s.replicas[i%len(s.replicas)]
 	tokens := tokensOf(ids)
-	req := &picker.Request{ID: fmt.Sprint(i), Model: "m", Tokens: len(tokens), Reason: "exact", Blocks: []kvindex.Blocks{{Size: idTokens, Hashes: kvindex.HashTokens(nil, 0, tokens, idTokens)}}}
+	req := &picker.Request{ID: strconv.Itoa(i), Model: "m", Tokens: len(tokens), Reason: "exact", Blocks: []kvindex.Blocks{{Size: idTokens, Hashes: kvindex.HashTokens(nil, 0, tokens, idTokens)}}}
 	d, err := r.picker.Pick(time.Now(), req)
 	if err != nil {
 		s.mu.Lock()

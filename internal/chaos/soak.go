@@ -58,11 +58,11 @@ func Soak(ctx context.Context, cfg Config) (*SoakReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("soak, seed %d, logs in %s: %w", cfg.Seed, dir, err)
 	}
-	if leaked := report.Failed() != nil; leaked || !remove {
-		fmt.Fprintf(cfg.Log, "logs in %s\n", dir)
-		return report, nil
+	if report.Failed() == nil && remove {
+		return report, os.RemoveAll(dir)
 	}
-	return report, os.RemoveAll(dir)
+	fmt.Fprintf(cfg.Log, "logs in %s\n", dir)
+	return report, nil
 }
 
 func soak(ctx context.Context, cfg Config, dir string) (report *SoakReport, err error) {

@@ -20,7 +20,7 @@ func TestFitFindsTheConstantsOfTheSimulatedEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
+		if err = e.Close(); err != nil {
 			t.Error(err)
 		}
 	})
