@@ -23,6 +23,7 @@ type exchange struct {
 	w     http.ResponseWriter
 	r     *http.Request
 	rc    http.ResponseController
+	conn  *guardedConn    // that gathers what a stream writes; nil for none
 	ctx   context.Context //nolint:containedctx // its life is the request's
 	start time.Time
 	id    string
@@ -178,7 +179,9 @@ func (x *exchange) write(p []byte, f flushing) error {
 			_ = x.rc.SetWriteDeadline(x.writeUntil) // not supported by the writers of some tests only
 		}
 	}
+	x.conn.gather(true)
 	n, err := x.w.Write(p)
+	x.conn.gather(false)
 	x.written += int64(n)
 	if x.tail != nil {
 		x.tail.Add(p)

@@ -17,7 +17,10 @@ var errFraming = errors.New("ambiguous request framing")
 // beside Transfer-Encoding, repeated lengths, line ends without CR, folded header
 // lines, an absolute target beside another Host (failover S6). A proxy in front
 // of us may have read such a request otherwise.
-type guardedListener struct{ net.Listener }
+type guardedListener struct {
+	net.Listener
+	bufs *buffers // lends what gathers writes
+}
 
 // Accept implements net.Listener.
 func (l guardedListener) Accept() (net.Conn, error) {
@@ -25,7 +28,7 @@ func (l guardedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &guardedConn{Conn: c}, nil
+	return &guardedConn{Conn: c, bufs: l.bufs}, nil
 }
 
 // place is where in the stream of requests a connection is.
@@ -42,9 +45,14 @@ const (
 	unguarded // HTTP/2 frames
 )
 
-// guardedConn looks at what the server reads. Only one goroutine reads at a time.
+// guardedConn looks at what the server reads, and gathers what a stream writes. Only
+// one goroutine reads at a time, and one writes.
 type guardedConn struct {
 	net.Conn
+	bufs      *buffers
+	gathering bool
+	kept      *[]byte // written and not sent; nil for nothing
+
 	at   place
 	left int64
 	part []byte // of a line whose end has not come

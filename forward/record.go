@@ -139,20 +139,23 @@ func same(former, text string) string {
 	return strings.Clone(text)
 }
 
-// noteFinish keeps the finish reason that a piece of an answer tells, if it does.
-func (x *exchange) noteFinish(piece []byte) {
+// noteFinish keeps the finish reason that a piece of an answer tells, and reports
+// whether it does.
+func (x *exchange) noteFinish(piece []byte) bool {
 	const key = `"finish_reason":`
 	i := bytes.Index(piece, []byte(key))
 	if i < 0 {
-		return
+		return false
 	}
 	rest := bytes.TrimLeft(piece[i+len(key):], " ")
 	if len(rest) < 2 || rest[0] != '"' {
-		return
+		return false
 	}
 	if end := bytes.IndexByte(rest[1:], '"'); end > 0 && end < 64 {
 		x.finished = finishReason(rest[1 : 1+end])
+		return true
 	}
+	return false
 }
 
 // finishReason returns b as a string: one that exists for the usual ones.

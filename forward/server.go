@@ -165,6 +165,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	defer abort(nil)
 	srv := &http.Server{
 		Handler:           s.Handler(),
+		ConnContext:       withConn,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       clientIdleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
@@ -184,9 +185,8 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	inner := lis
 	if s.deps.TLS != nil { // below the guard, which wants to see what net/http sees
 		inner = tls.NewListener(lis, s.deps.TLS)
-		srv.ConnContext = secured
 	}
-	go func() { failed <- srv.Serve(guardedListener{inner}) }()
+	go func() { failed <- srv.Serve(guardedListener{Listener: inner, bufs: &s.bufs}) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", lis.Addr(), err)

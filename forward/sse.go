@@ -51,6 +51,9 @@ func (f *framer) next(buf []byte) int {
 	return -1
 }
 
+// skip tells f that an event that has no CR in it ends at offset n.
+func (f *framer) skip(n int) { *f = framer{pos: n, line: n} }
+
 // cut tells f that n bytes were removed from the front of its buffer.
 func (f *framer) cut(n int) {
 	f.pos -= n

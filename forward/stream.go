@@ -28,6 +28,7 @@ type stream struct {
 	lent    *[]byte // the memory of buf; nil while nothing is in it and nothing comes
 	buf     []byte  // bytes from the first one not written
 	whole   int     // end of the last complete event in buf
+	like    likeness
 	start   time.Time
 	events  int       // with data, sent or about to be
 	waits   Waiter    // the body, if it is one
@@ -45,6 +46,7 @@ func (x *exchange) relayStream(a *attempt, resp *Response) error {
 	}
 	st.waits, _ = resp.Body.(Waiter)
 	st.form = st.dial.shape()
+	x.conn = chunkedConn(x.r)
 	if x.cfg.AcceptFinish && st.dial == chat {
 		st.reasons = &finishes{want: x.scan.N}
 	}
@@ -125,7 +127,15 @@ func (st *stream) grow() error {
 // was a terminal: then nothing behind it counts, and err says whether it was a
 // failure.
 func (st *stream) look() (end bool, err error) {
+	defer st.like.forget() // the buffer moves, or is given back
 	for {
+		if n := st.like.next(st.buf[st.whole:]); n > 0 {
+			st.whole += n
+			st.frames.skip(st.whole)
+			st.events++
+			st.x.tokens++
+			continue
+		}
 		next := st.frames.next(st.buf)
 		if next < 0 {
 			return false, nil
@@ -143,7 +153,7 @@ func (st *stream) event(raw []byte) (end bool, err error) {
 	case content:
 		st.events++
 		st.x.tokens++
-		st.x.noteFinish(raw)
+		noted := st.x.noteFinish(raw)
 		if st.reasons != nil {
 			st.reasons.note(raw)
 		}
@@ -152,6 +162,9 @@ func (st *stream) event(raw []byte) (end bool, err error) {
 				return true, err
 			}
 			st.x.s.metrics.ttft.Observe(st.x.firstAt.Sub(st.x.start).Seconds())
+		}
+		if st.dial == chat && st.reasons == nil && !noted && len(st.buf) > st.whole {
+			st.like.learn(raw)
 		}
 		return false, st.commit()
 	case final:

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
-	"net"
 	"time"
 
 	"pointsman/trust"
@@ -52,26 +51,14 @@ func (x *exchange) signed() *trust.Route {
 	}
 }
 
-// peerKey is the context key of a connection's TLS state.
-type peerKey struct{}
-
-// secured is a server's ConnContext: it keeps the connection, whose handshake is
-// done when its first request has come.
-func secured(ctx context.Context, c net.Conn) context.Context {
-	guarded, ok := c.(*guardedConn)
-	if !ok {
-		return ctx
-	}
-	if conn, ok := guarded.Conn.(*tls.Conn); ok {
-		return context.WithValue(ctx, peerKey{}, conn)
-	}
-	return ctx
-}
-
-// peerOf returns the state of the connection that a request came by; nil without
-// TLS.
+// peerOf returns the state of the connection that a request came by, whose handshake
+// is done by then; nil without TLS.
 func peerOf(ctx context.Context) *tls.ConnectionState {
-	conn, ok := ctx.Value(peerKey{}).(*tls.Conn)
+	guarded := connOf(ctx)
+	if guarded == nil {
+		return nil
+	}
+	conn, ok := guarded.Conn.(*tls.Conn)
 	if !ok {
 		return nil
 	}
