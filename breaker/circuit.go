@@ -67,7 +67,7 @@ func (c *Circuit) probeFree(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, _, s := unpack(c.word.Load())
-	return s == Closed || c.mayProbe(now, t)
+	return s == Closed || !t.canary && c.mayProbe(now, t)
 }
 
 // mayProbe is called with mu held, on a circuit that is not closed.
@@ -102,7 +102,8 @@ func (c *Circuit) Recovered() time.Time {
 
 // Acquire asks to send a request at now. A circuit whose cooldown is over lends
 // one probe at a time; [Permit.Done] gives it back, and a probe that is never
-// answered loses its slot after the probe timeout.
+// answered loses its slot after the probe timeout. Probes of pairs are canaries'
+// alone where [Config].PairCanary says so.
 func (c *Circuit) Acquire(now time.Time) (Permit, bool) {
 	if epoch, _, s := unpack(c.word.Load()); s == Closed {
 		return Permit{c: c, epoch: epoch}, true
@@ -114,7 +115,7 @@ func (c *Circuit) Acquire(now time.Time) (Permit, bool) {
 	if s == Closed {
 		return Permit{c: c, epoch: epoch}, true
 	}
-	if !c.mayProbe(now, t) {
+	if t.canary || !c.mayProbe(now, t) {
 		return Permit{}, false
 	}
 	return c.lend(now, epoch), true

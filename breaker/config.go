@@ -3,6 +3,7 @@ package breaker
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -40,6 +41,10 @@ type Config struct {
 	PairCooldown time.Duration
 	// PairMaxCooldown caps the doubling. Default 120 s.
 	PairMaxCooldown time.Duration
+	// PairCanary says who probes a pair: [CanaryOff], the default and what "" is, the
+	// first request behind its cooldown; [CanaryOnRecovery], a canary that somebody
+	// has to send ([Set.AcquireCanary]), without whom such a pair gets no request.
+	PairCanary string
 	// PeerWindow is the time within which transfer faults with two or more
 	// partners speak against the worker that they have in common. Default 60 s.
 	PeerWindow time.Duration
@@ -64,6 +69,7 @@ func DefaultConfig() Config {
 		PairThreshold:   2,
 		PairCooldown:    10 * time.Second,
 		PairMaxCooldown: 2 * time.Minute,
+		PairCanary:      CanaryOff,
 		PeerWindow:      time.Minute,
 		BusyTTL:         time.Second,
 	}
@@ -88,6 +94,9 @@ func (c Config) Validate() error {
 	threshold("pair breaker", c.PairThreshold)
 	if c.Jitter < 0 || c.Jitter > 1 || c.Jitter != c.Jitter {
 		bad("breaker jitter %g: want 0 to 1", c.Jitter)
+	}
+	if c.PairCanary != "" && !slices.Contains(Canaries(), c.PairCanary) {
+		bad("pair canary %q: want %s or %s", c.PairCanary, CanaryOff, CanaryOnRecovery)
 	}
 	if !c.Enable {
 		return errors.Join(errs...)
@@ -121,6 +130,7 @@ type tuning struct {
 	busy     time.Duration
 	jitter   float64
 	seed     uint64
+	canary   bool // probes are not for requests
 }
 
 // wait returns the cooldown after the given number of failed probes in a row.
@@ -144,6 +154,7 @@ func (c *Config) tunings() (worker, pair *tuning) {
 	// What two partners say against a worker is a failure of its own.
 	w.limits = w.limits.with(Transfer, c.OriginThreshold)
 	p.cooldown, p.most = c.PairCooldown, c.PairMaxCooldown
+	p.canary = c.PairCanary == CanaryOnRecovery
 	p.limits = p.limits.with(Transfer, c.PairThreshold)
 	return &w, &p
 }

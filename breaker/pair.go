@@ -57,6 +57,7 @@ type PairPermit struct {
 	set    *Set
 	id     Pair
 	permit Permit // zero for a pair that had not failed yet
+	canary bool
 }
 
 // AcquirePair asks to send a request to the pair at now, and takes its probe if
@@ -118,10 +119,7 @@ func (p PairPermit) Done(now time.Time, o Outcome) (prefill, decode bool) {
 	default:
 	}
 	if p.permit.c != nil {
-		if prefill || decode {
-			o = Neutral
-		}
-		p.permit.Done(now, o)
+		p.permit.Done(now, p.verdict(o, prefill || decode))
 	}
 	return prefill, decode
 }

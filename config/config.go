@@ -272,6 +272,9 @@ func (c *Config) Validate() error {
 	if (c.NATS.Cert == "") != (c.NATS.Key == "") {
 		errs = append(errs, errors.New("--nats-cert and --nats-key: give both or none"))
 	}
+	if c.Breaker.PairCanary == breaker.CanaryOnRecovery && (c.Program == EPP || c.Forward.Mode == forward.Direct) {
+		errs = append(errs, errors.New("--pair-canary on-recovery: only a forwarder in --router-mode auto sends canaries; say off, and clients' requests try the pairs"))
+	}
 	errs = append(errs, c.validateTrust()...)
 	return errors.Join(append(errs, c.portClash())...)
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"pointsman/breaker"
 	"pointsman/health"
 	"pointsman/picker"
 )
@@ -221,6 +222,7 @@ func (c *Config) breakerRows() []setting {
 		{name: "pair-breaker-threshold", group: "Breaker", in: Both, usage: "consecutive failures to hand the prompt's cache from a prefill worker to a decode worker before these two get no requests together; 0 never", value: intValue(&c.Breaker.PairThreshold, 0, 100)},
 		{name: "pair-breaker-cooldown-s", group: "Breaker", in: Both, usage: "how long a pair is left out before a probe", value: seconds(&c.Breaker.PairCooldown, time.Millisecond, time.Hour)},
 		{name: "pair-breaker-max-cooldown-s", group: "Breaker", in: Both, usage: "cap of the doubling after failed probes of a pair", value: seconds(&c.Breaker.PairMaxCooldown, time.Millisecond, 24*time.Hour)},
+		{name: "pair-canary", group: "Breaker", in: Both, usage: "who tries a pair that was left out, or one of whose workers has come (back): off is a client's request, on-recovery a request for one token of a forwarder that picks itself, one a second at most (--router-mode auto; elsewhere it is refused)", value: oneOf(&c.Breaker.PairCanary, breaker.Canaries()...)},
 		{name: "busy-ttl-ms", group: "Breaker", in: Both, usage: "how long a worker that said 429 is left out; 0 not at all", value: millis(&c.Breaker.BusyTTL, 0, time.Minute)},
 	}
 }

@@ -36,6 +36,7 @@ type metrics struct {
 	prefills      prometheus.Counter
 	prefillFaults *prometheus.CounterVec
 	redispatches  prometheus.Counter
+	canaries      *prometheus.CounterVec
 	departed      prometheus.Counter
 	decodeDials   prometheus.Counter
 	fallbackLocal prometheus.Counter
@@ -51,7 +52,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	return &metrics{
+	m := &metrics{
 		buffered: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "pointsman_forward_buffered_body_bytes",
 			Help: "Memory of the request bodies held until a worker answers.",
@@ -110,14 +111,22 @@ func newMetrics(bodies *admission.Budget) *metrics {
 			Name: "infera_router_direct_total",
 			Help: "Requests in direct mode by what came of their routing headers.",
 		}, []string{"result"}),
+		canaries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "infera_router_pair_canary_total",
+			Help: "Canaries sent to prefill/decode pairs by how they ended: ok, failed, or refused by an engine (4xx).",
+		}, []string{"result"}),
 	}
+	for _, result := range canaryResults() {
+		m.canaries.WithLabelValues(result)
+	}
+	return m
 }
 
 // Register puts the server's metrics on reg.
 func (s *Server) Register(reg prometheus.Registerer) error {
 	m := s.metrics
 	for _, c := range []prometheus.Collector{
-		m.duration, m.inflight, m.attempts, m.ended, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.departed, m.decodeDials, m.fallbackLocal, m.stripped, m.direct, m.gone, m.bytesIn, m.bytesOut, m.buffered,
+		m.duration, m.inflight, m.attempts, m.ended, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.canaries, m.departed, m.decodeDials, m.fallbackLocal, m.stripped, m.direct, m.gone, m.bytesIn, m.bytesOut, m.buffered,
 	} {
 		if err := reg.Register(c); err != nil {
 			return err

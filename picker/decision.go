@@ -103,6 +103,11 @@ func (p *Picker) began(d *Decision, now time.Time, permits [2]breaker.Permit, pa
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	rec := d.rec
+	for i := range permits {
+		if permits[i] != was[i] { // a circuit has closed
+			p.recovered(d, i)
+		}
+	}
 	if rec.gen != d.gen {
 		return
 	}
@@ -207,16 +212,24 @@ func (d *Decision) Done(now time.Time, o breaker.Outcome) {
 	for i := range rec.legs[:rec.n] {
 		p.giveBack(now, &rec.legs[i], rec.first)
 	}
-	copied, pair := rec.legs, rec.pair
+	copied, pair, canary := rec.legs, rec.pair, rec.canary
 	legs := copied[:rec.n]
 	p.records.put(rec)
 	p.mu.Unlock()
-	p.metrics.ended(o)
+	if !canary {
+		p.metrics.ended(o)
+	}
 	var charged [2]bool
 	charged[1], charged[0] = pair.Done(now, o)
 	for i := range legs {
 		if !legs[i].settled {
-			legs[i].permit.Done(now, legs[i].verdict(o, i > 0, charged[i]))
+			verdict := legs[i].verdict(o, i > 0, charged[i])
+			legs[i].permit.Done(now, verdict)
+			if closes(legs[i].permit, verdict) {
+				p.mu.Lock()
+				p.recovered(d, i)
+				p.mu.Unlock()
+			}
 		}
 	}
 	p.released()
@@ -247,6 +260,8 @@ type record struct {
 	n     int
 	first bool
 	slot  int // in recordPool.live
+
+	canary bool // see [Request].Canary
 }
 
 // recordPool keeps the records in flight, and the others for reuse.
@@ -275,7 +290,7 @@ func (rp *recordPool) put(rec *record) {
 	rp.live[last] = nil
 	rp.live = rp.live[:last]
 	rec.gen++
-	rec.n, rec.first, rec.legs, rec.pair = 0, false, [2]leg{}, breaker.PairPermit{}
+	rec.n, rec.first, rec.canary, rec.legs, rec.pair = 0, false, false, [2]leg{}, breaker.PairPermit{}
 	rp.free = append(rp.free, rec)
 }
 

@@ -32,7 +32,8 @@ var (
 // ranks the cheapest is taken. prefillID is "" unless the EPP chose a pair. The
 // breaker is not asked, but learns how it went; a worker at its cap is [ErrFull].
 //
-// A decode worker is only named alone by Request.Alone.
+// A decode worker is only named alone by Request.Alone. A canary
+// ([Picker.CanaryDue]) leaves no trace but in the load and in circuits.
 func (p *Picker) Direct(now time.Time, workerID, prefillID string, req *Request) (Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

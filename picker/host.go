@@ -15,6 +15,7 @@ type host struct {
 	risky    int       // of these, sent although its circuit was not closed
 	sick     bool      // as the prober last said
 	fresh    bool      // has joined since the last visit
+	untried  bool      // has come (back) since the last table
 	gone     bool      // departed, with requests in flight
 	warmAt   time.Time // when it joined or became healthy; zero for long ago
 }
@@ -29,6 +30,7 @@ func (p *Picker) meet(id string, joining bool) {
 	}
 	if h.gone {
 		h.gone, h.fresh, h.sick, h.warmAt = false, joining, false, time.Time{}
+		h.untried = joining && p.store.Synced()
 	}
 }
 

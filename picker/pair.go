@@ -254,12 +254,19 @@ func (p *Picker) reservePair(now time.Time, req *Request, i, j int, permit, pref
 	p.reserve(now, d, req, i, permit, rec)
 	p.reserve(now, f, req, j, prefill, rec)
 	from := f.rows[j]
-	rec.pair = p.pairPermit(now, from.Worker.ID, d.rows[i].Worker.ID)
+	rec.canary = req.Canary
+	if req.Canary {
+		rec.pair = p.canaryPermit(now, from.Worker.ID, d.rows[i].Worker.ID)
+	} else {
+		rec.pair = p.pairPermit(now, from.Worker.ID, d.rows[i].Worker.ID)
+	}
 	d.partner, f.partner = from.Key, d.rows[i].Key
 	f.reason = f.label(req)
 	hit := f.hit()
-	p.metrics.picked(req, f, from.t, hit)
-	p.ring.keep(&f.trace)
+	if !req.Canary {
+		p.metrics.picked(req, f, from.t, hit)
+		p.ring.keep(&f.trace)
+	}
 	out := p.decide(req, i, rec)
 	out.Prefill, out.PrefillRank, out.PrefillHit = from.Worker, from.Rank, hit
 	out.OverCap, out.affine = d.overCap || f.overCap, true

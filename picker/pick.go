@@ -214,15 +214,18 @@ func (p *Picker) decide(req *Request, i int, rec *record) Decision {
 	if s.tell {
 		hit = int(s.in.Hit[i]) + s.promised[i]
 	}
-	p.metrics.picked(req, s, r.t, hit)
+	if !req.Canary {
+		p.metrics.picked(req, s, r.t, hit)
+	}
 	d := Decision{
 		Worker: r.Worker, Rank: r.Rank, PrefillRank: -1,
 		HitTokens: hit, Reason: s.reason, OverCap: s.overCap,
 		affine: hit > 0 && s.policy.cache || s.pinned == i+1,
 		p:      p, rec: rec, gen: rec.gen,
 	}
-	d.weigh(rec)
-	p.ring.keep(&s.trace)
+	if d.weigh(rec); !req.Canary {
+		p.ring.keep(&s.trace)
+	}
 	return d
 }
 

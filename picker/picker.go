@@ -115,6 +115,7 @@ type Request struct {
 
 	Fallbacks int  // how many workers beside the chosen one to name, should it not be reached; 0 none
 	Running   bool // for [Picker.Direct]: the worker has the request already, so that no cap counts
+	Canary    bool // for [Picker.Direct]: it is the probe of a pair that [Picker.CanaryDue] has named, and no request that counts
 
 	Tried     []string // worker IDs that failed already
 	Subset    []string // allowed endpoints, host:port or host; see HasSubset
@@ -311,7 +312,8 @@ type Picker struct {
 	pre       selection  // the prefill leg of the pair being picked
 	classes   []class    // memory of a pair's pick
 	blocked   []breaker.Pair
-	pairFull  bool // no pair is left because of caps
+	due       []breaker.Pair // memory of CanaryDue
+	pairFull  bool           // no pair is left because of caps
 	nodes     nodePool
 	records   recordPool
 	ring      ring

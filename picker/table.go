@@ -106,6 +106,7 @@ func (p *Picker) sync() *table {
 	}
 	p.breakers.Retain(func(id string) bool { return tab.ids[id] != nil })
 	p.part(tab)
+	p.suspectNew(tab)
 	p.readSizes(tab)
 	p.refreshed = time.Time{} // the next pick reads the modes, for it knows the time
 	p.tab.Store(tab)
@@ -187,6 +188,7 @@ func (t *target) restarted(index *kvindex.Index, w *fleet.Worker) {
 		return
 	}
 	t.images.clear()
+	t.host.untried = true
 	if w.KVEvents == "" {
 		index.Forget(t.key)
 		t.in = index.Instance(t.key)

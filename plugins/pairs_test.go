@@ -88,6 +88,14 @@ func newPairs(t *testing.T, mode forward.Mode, transports map[string]forward.Tra
 // add starts an engine and puts it into the fleet.
 func (p *pairs) add(role fleet.Role, protocol string, edit func(*simengine.Config)) *simengine.Engine {
 	p.t.Helper()
+	e := p.start(role, protocol, edit)
+	p.feed.Put(e.Worker())
+	return e
+}
+
+// start starts an engine.
+func (p *pairs) start(role fleet.Role, protocol string, edit func(*simengine.Config)) *simengine.Engine {
+	p.t.Helper()
 	cfg := simengine.DefaultConfig()
 	cfg.Time.Scale, cfg.KV.Port = 1000, -1
 	cfg.Role, cfg.PD.Partner = role, 3*time.Second
@@ -106,7 +114,6 @@ func (p *pairs) add(role fleet.Role, protocol string, edit func(*simengine.Confi
 	}
 	p.t.Cleanup(func() { _ = e.Close() })
 	p.engines = append(p.engines, e)
-	p.feed.Put(e.Worker())
 	return e
 }
 

@@ -93,6 +93,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	core.Start(parts)
 	if cfg.Forward.Mode == forward.Auto {
 		core.Preparer() // every request will be scored: be warm for the first
+		parts.Go("canaries", door.Canaries)
 	}
 	for name, run := range runs {
 		parts.Go(name, run)
