@@ -78,6 +78,10 @@ bench-pick: bin/pointsman ## one pick at 8, 200 and 1,000 workers
 bench-extproc: build ## the EPP under an Envoy-like client, beside a bundled reference server
 	bin/pointsman bench extproc --epp bin/epp
 
+.PHONY: bench-idle
+bench-idle: build ## an EPP before 200 idle workers, and its CPU per response token in and off the token path
+	bin/pointsman bench idle --epp bin/epp
+
 .PHONY: bench-nats
 bench-nats: bin/pointsman ## requests over NATS beside HTTP to the same instant worker
 	bin/pointsman bench nats

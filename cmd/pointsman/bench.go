@@ -18,6 +18,7 @@ func benchmarks() []benchmark {
 	return []benchmark{
 		{"index", "the prefix index on a trace", bench.Index},
 		{"extproc", "the EPP under an Envoy-like client, beside a reference server", bench.ExtProc},
+		{"idle", "an EPP with 200 idle workers, and what a response token costs it", bench.Idle},
 		{"pick", "one pick at 8, 200 and 1,000 workers", bench.Pick},
 		{"tokens", "the tokenizers beside PyPI tokenizers; needs python3 and npm", bench.Tokens},
 		{"forward", "the forwarder beside a direct connection and a reference proxy", bench.Forward},

@@ -110,6 +110,10 @@ type extProcClient struct {
 	stub     extprocv3.ExternalProcessorClient
 	bodies   []extProcBody
 	response []*extprocv3.ProcessingRequest // what follows the request; nil for nothing
+
+	// ended, unless nil, is told by what headers a request was routed when its stream
+	// ends, and only the head of the response is shown.
+	ended func(route map[string]string) error
 }
 
 func dialExtProc(addr string, chunks int) (*extProcClient, error) {
@@ -196,7 +200,8 @@ func (c *extProcClient) one(ctx context.Context, b *extProcBody) (time.Duration,
 	if err := send(stream, b.chunks...); err != nil {
 		return 0, err
 	}
-	if err := expectRoute(stream); err != nil {
+	route, err := expectRoute(stream)
+	if err != nil {
 		return 0, err
 	}
 	if err := expectBody(stream, b.size); err != nil {
@@ -207,7 +212,11 @@ func (c *extProcClient) one(ctx context.Context, b *extProcBody) (time.Duration,
 		if err := send(stream, c.response...); err != nil {
 			return 0, err
 		}
-		if err := expectBody(stream, -1); err != nil {
+		if c.ended != nil {
+			if err := expectHead(stream); err != nil {
+				return 0, err
+			}
+		} else if err := expectBody(stream, -1); err != nil {
 			return 0, err
 		}
 	}
@@ -216,11 +225,36 @@ func (c *extProcClient) one(ctx context.Context, b *extProcBody) (time.Duration,
 	}
 	for {
 		if _, err := stream.Recv(); errors.Is(err, io.EOF) {
-			return took, nil
+			break
 		} else if err != nil {
 			return 0, err
 		}
 	}
+	if c.ended != nil {
+		return took, c.ended(headersOf(route))
+	}
+	return took, nil
+}
+
+// headersOf returns the headers that an answer sets.
+func headersOf(r *extprocv3.ProcessingResponse) map[string]string {
+	m := map[string]string{}
+	for _, h := range r.GetRequestHeaders().GetResponse().GetHeaderMutation().GetSetHeaders() {
+		m[h.GetHeader().GetKey()] = string(h.GetHeader().GetRawValue())
+	}
+	return m
+}
+
+// expectHead wants the answer to the response's head.
+func expectHead(stream extprocv3.ExternalProcessor_ProcessClient) error {
+	r, err := stream.Recv()
+	if err != nil {
+		return fmt.Errorf("no answer to the response: %w", err)
+	}
+	if r.GetResponseHeaders() == nil {
+		return fmt.Errorf("unexpected answer: %.300v", r)
+	}
+	return nil
 }
 
 func send(stream extprocv3.ExternalProcessor_ProcessClient, msgs ...*extprocv3.ProcessingRequest) error {
@@ -236,17 +270,17 @@ func send(stream extprocv3.ExternalProcessor_ProcessClient, msgs ...*extprocv3.P
 }
 
 // expectRoute wants the headers answer, with a destination.
-func expectRoute(stream extprocv3.ExternalProcessor_ProcessClient) error {
+func expectRoute(stream extprocv3.ExternalProcessor_ProcessClient) (*extprocv3.ProcessingResponse, error) {
 	r, err := stream.Recv()
 	if err != nil {
-		return fmt.Errorf("no answer to the headers: %w", err)
+		return nil, fmt.Errorf("no answer to the headers: %w", err)
 	}
 	for _, h := range r.GetRequestHeaders().GetResponse().GetHeaderMutation().GetSetHeaders() {
 		if h.GetHeader().GetKey() == "x-gateway-destination-endpoint" && len(h.GetHeader().GetRawValue()) > 0 {
-			return nil
+			return r, nil
 		}
 	}
-	return fmt.Errorf("the answer to the headers names no destination: %.300v", r)
+	return nil, fmt.Errorf("the answer to the headers names no destination: %.300v", r)
 }
 
 // expectBody wants streamed body answers up to the end of the stream, of size

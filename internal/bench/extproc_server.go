@@ -100,19 +100,25 @@ func startEPP(ctx context.Context, binary string, self []string, dir string, n i
 	if err := os.WriteFile(file, []byte(fleetFile(n)), 0o600); err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(ctx, 3)
-	if err != nil {
-		return nil, err
-	}
 	tokens := "auto"
 	if tokenizer != "" {
 		tokens = "remote" // wanted although there are no KV events
 	}
-	cmd := exec.CommandContext(ctx, binary, //nolint:gosec // the caller's own command line names it
+	return startEPPOn(ctx, binary, file, log, "--router-tokenizer-path", tokenizer, "--tokenizer", tokens)
+}
+
+// startEPPOn runs the EPP with the fleet that a file names, and further flags.
+func startEPPOn(ctx context.Context, binary, file string, log io.Writer, flags ...string) (*extProcServer, error) {
+	ports, err := freePorts(ctx, 3)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, binary, append([]string{ //nolint:gosec // the caller's own command line names it
 		"--discovery-backend", "static", "--static-file", file, "--host", "127.0.0.1",
 		"--grpc-port", ports[0], "--grpc-health-port", ports[1], "--metrics-port", ports[2],
-		"--secure-serving=false", "--router-policy", "kv-aware", "--kv-event-transport", "none", "--router-tokenizer-path", tokenizer, "--tokenizer", tokens,
-		"--drain-delay-s", "0")
+		"--secure-serving=false", "--router-policy", "kv-aware", "--kv-event-transport", "none",
+		"--drain-delay-s", "0",
+	}, flags...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", binary, err)
