@@ -274,6 +274,7 @@ func (a *attempt) relay(to sending, req *Request) error {
 	case isStream(resp):
 		return x.relayStream(a, resp)
 	}
+	x.flight.Whole()
 	return x.relayBody(a, resp)
 }
 

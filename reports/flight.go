@@ -14,6 +14,7 @@ type Flight struct {
 	load   Load
 	began  time.Time
 	first  bool
+	whole  bool // the answer comes in one piece
 	closed bool
 }
 
@@ -64,6 +65,14 @@ func (f *Flight) Weigh(prompt, miss, added int) {
 	}
 }
 
+// Whole says that the answer will come in one piece: when its first token was there
+// is not seen, and nothing is learned of the worker's speed.
+func (f *Flight) Whole() {
+	if f != nil {
+		f.whole = true
+	}
+}
+
 // First says that the worker has answered the first token. The first call since At
 // counts.
 func (f *Flight) First(now time.Time) {
@@ -81,7 +90,9 @@ func (f *Flight) First(now time.Time) {
 	f.on.count(f.name, f.load, -1, now)
 	f.load = Load{Requests: 1, ContextTokens: p.Prompt, ActiveTokens: p.Added}
 	f.on.count(f.name, f.load, 1, now)
-	f.on.computed(float64(p.Miss)*(1+(float64(p.Prompt)-float64(p.Miss)/2)/slower), f.began, now)
+	if !f.whole {
+		f.on.computed(float64(p.Miss)*(1+(float64(p.Prompt)-float64(p.Miss)/2)/slower), f.began, now)
+	}
 	if f.name != "" && f.name == p.Picker && p.Pick != 0 {
 		t.first = bounded(t.first, p.Ref)
 	}

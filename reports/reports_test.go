@@ -264,6 +264,25 @@ func TestSpeedIsLearnedWhereAllRequestsAreSeen(t *testing.T) {
 	}
 }
 
+// An answer in one piece comes when all of it has been decoded: taken for the time
+// of a prefill, it would make its worker look slow.
+func TestAnAnswerInOnePieceTellsNoSpeed(t *testing.T) {
+	tally := reports.NewTally(reports.DefaultConfig(), "f")
+	for i, whole := range []bool{false, true} {
+		f := tally.Open(pick("A", uint64(i+1), 1000, 1000))
+		f.At(t0, "w1", -1, true)
+		if whole {
+			f.Whole()
+		}
+		f.First(t0.Add(time.Second))
+		f.Close(t0.Add(time.Second), &reports.Done{})
+		r := collect(t, tally, t0.Add(time.Second))
+		if ms := r.Workers[0].Work.Millis; ms != 1000 {
+			t.Errorf("after %d answers: %g ms of prefill, want 1000", i+1, ms)
+		}
+	}
+}
+
 func TestConfigFaults(t *testing.T) {
 	if err := reports.DefaultConfig().Validate(); err != nil {
 		t.Fatal(err)

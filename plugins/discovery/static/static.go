@@ -136,8 +136,10 @@ func (s *Source) Watch(ctx context.Context, feed *fleet.Feed) error {
 type follower struct {
 	*Source
 	feed *fleet.Feed
-	seen []byte // content of the last version looked at
-	bad  string // what is wrong at present; "" when the fleet is the file's
+	seen []byte          // content of the last version looked at
+	is   []*fleet.Worker // what seen says
+	no   error           // or why it says nothing
+	bad  string          // what is wrong at present; "" when the fleet is the file's
 }
 
 func (f *follower) first() error {
@@ -149,7 +151,7 @@ func (f *follower) first() error {
 	if err != nil {
 		return fmt.Errorf("static fleet %s: %w", f.cfg.Path, err)
 	}
-	f.seen = content
+	f.seen, f.is = content, workers
 	f.feed.Replace(workers)
 	return nil
 }
@@ -163,8 +165,8 @@ func (f *follower) again(ctx context.Context) {
 	}
 	var workers []*fleet.Worker
 	if err == nil {
-		f.seen = content
 		workers, err = Parse(content)
+		f.seen, f.is, f.no = content, workers, err
 	}
 	if err != nil {
 		f.refuse(ctx, err)
@@ -179,13 +181,12 @@ func (f *follower) again(ctx context.Context) {
 // unchanged settles the case that the version last looked at is (still, or
 // again after it could not be read) the file's.
 func (f *follower) unchanged(ctx context.Context) {
-	workers, err := Parse(f.seen)
-	if err != nil {
-		f.refuse(ctx, err)
+	if f.no != nil {
+		f.refuse(ctx, f.no)
 		return
 	}
 	f.bad = ""
-	f.feed.Replace(workers)
+	f.feed.Replace(f.is)
 }
 
 func (f *follower) refuse(ctx context.Context, err error) {
