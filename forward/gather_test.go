@@ -58,8 +58,8 @@ func TestABurstIsOneWrite(t *testing.T) {
 			srv := &http.Server{ConnContext: withConn, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				x := &exchange{cfg: new(Config), w: w, r: r, rc: *http.NewResponseController(w), conn: chunkedConn(r)}
 				for i, f := range []flushing{flush, noFlush} {
-					if err := x.write(bytes.Repeat([]byte{'a' + byte(i)}, tc.size), f); err != nil {
-						t.Error(err)
+					if gone := x.write(bytes.Repeat([]byte{'a' + byte(i)}, tc.size), f); gone != nil {
+						t.Error(gone)
 					}
 				}
 				if tc.abort {
@@ -73,13 +73,14 @@ func TestABurstIsOneWrite(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			if _, err := io.WriteString(c, "GET / "+tc.proto+"\r\nHost: x\r\n\r\n"); err != nil {
+			if _, err = io.WriteString(c, "GET / "+tc.proto+"\r\nHost: x\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer resp.Body.Close()
 			body, err := io.ReadAll(resp.Body)
 			if (err != nil) != tc.abort {
 				t.Errorf("the body ends in %v", err)

@@ -18,9 +18,6 @@ type likeness struct {
 // mostVain is how often a stream without like events is looked at for them.
 const mostVain = 4
 
-// textNames are the members whose text is an answer's, with the opening quote.
-var textNames = [...]string{`"content":"`, `"text":"`}
-
 // learn takes raw, an event with content and without a finish reason, as the example.
 func (l *likeness) learn(raw []byte) {
 	l.forget()
@@ -28,7 +25,7 @@ func (l *likeness) learn(raw []byte) {
 		return
 	}
 	l.vain++
-	for _, name := range textNames {
+	for _, name := range [...]string{`"content":"`, `"text":"`} {
 		start := bytes.Index(raw, []byte(name))
 		if start < 0 {
 			continue
