@@ -244,6 +244,21 @@ func TestReplicasShareTheCeiling(t *testing.T) {
 	}
 }
 
+// The share follows the replicas that live, unless their number is fixed.
+func TestTheShareFollowsTheReplicasThatLive(t *testing.T) {
+	for fixed, want := range map[int][]int{0: {10, 4, 10}, 2: {5, 5, 5}} {
+		c := enforcing(10, 0)
+		c.Replicas = fixed
+		g := admission.NewGate(c)
+		for i, live := range []int{1, 3, 0} {
+			g.SetReplicas(live)
+			if s := g.Snapshot(); s.EffectiveMax != want[i] {
+				t.Errorf("%d replicas live, %d fixed: effective %d, want %d", live, fixed, s.EffectiveMax, want[i])
+			}
+		}
+	}
+}
+
 func TestTheDrainEndsThoseThatWaitAndLetsTheOthersFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, p := admission.NewGate(enforcing(1, 5)), new(place)
