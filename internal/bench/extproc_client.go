@@ -213,10 +213,11 @@ func (c *extProcClient) one(ctx context.Context, b *extProcBody) (time.Duration,
 			return 0, err
 		}
 		if c.ended != nil {
-			if err := expectHead(stream); err != nil {
-				return 0, err
-			}
-		} else if err := expectBody(stream, -1); err != nil {
+			err = expectHead(stream)
+		} else {
+			err = expectBody(stream, -1)
+		}
+		if err != nil {
 			return 0, err
 		}
 	}

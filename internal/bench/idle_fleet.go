@@ -16,16 +16,16 @@ import (
 	"pointsman/reports"
 )
 
-// idlePage is what an engine without requests says of itself: the series that a
+// idlePage returns what an engine without requests says of itself: the series that a
 // picker reads, among others that it has to skip.
-var idlePage = func() string {
+func idlePage() string {
 	var b strings.Builder
 	for i := range 60 {
 		fmt.Fprintf(&b, "vllm:request_time_bucket{model_name=%q,le=\"%d\"} 0\n", extProcModel, i)
 	}
 	fmt.Fprintf(&b, "vllm:num_requests_running{model_name=%[1]q} 0\nvllm:num_requests_waiting{model_name=%[1]q} 0\n", extProcModel)
 	return b.String()
-}()
+}
 
 // idleFleet is a number of engines that have nothing to do, each at an address of
 // its own, and the forwarders beside them, which report that.
@@ -57,7 +57,7 @@ func startIdleFleet(ctx context.Context, n int, reporting bool) (*idleFleet, err
 			f.close()
 			return nil, err
 		}
-		forwarder := http.Handler(http.NotFoundHandler())
+		forwarder := http.NotFoundHandler()
 		if reporting {
 			forwarder = f.forwarder(ctx, i, f.id(i))
 		}
@@ -90,9 +90,10 @@ func (f *idleFleet) serve(ctx context.Context, host string, port *int, h http.Ha
 }
 
 func idleEngine() http.Handler {
+	page := []byte(idlePage())
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(idlePage)) })
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(page) })
 	return mux
 }
 
