@@ -15,7 +15,7 @@ const abortTime = time.Second
 
 // abort tells w to give up its leg, which ended with err. Its connection is
 // closed already, which engines may notice late or, in the middle of a transfer,
-// not at all. One that never got the leg, or has answered it, is not told.
+// not at all. One that got no byte of the leg, or has answered it, is not told.
 func (l *legs) abort(w *fleet.Worker, err error) {
 	conn, ok := l.conn.(Aborter)
 	if !ok || !mayRun(err) {
@@ -53,7 +53,7 @@ func mayRun(err error) bool {
 	case err == nil, errors.As(err, &ans), errors.Is(err, errNoTransport), errors.Is(err, errPD):
 		return false
 	case errors.As(err, &broken):
-		return broken.Stage >= StageDispatched
+		return broken.Stage >= StageWrite // the last byte may have gone before the write returned
 	}
 	return true
 }

@@ -15,6 +15,7 @@ func TestEveryAdapterIsMadeFromItsSettings(t *testing.T) {
 	s := DefaultSettings()
 	s.Static.Path, s.Etcd.Endpoints = "fleet.yaml", "127.0.0.1"
 	s.Kubernetes.Selector, s.Kubernetes.Kubeconfig = "app=engine", testfleet.StartKube(t).Kubeconfig(t, "")
+	s.Pool.Pool, s.Pool.Kubeconfig = "llm", s.Kubernetes.Kubeconfig
 	for name, mk := range Discovery {
 		if src, err := mk(s, log); err != nil || src == nil {
 			t.Errorf("%s: %v, %v", name, src, err)
@@ -45,7 +46,7 @@ func TestLookup(t *testing.T) {
 		t.Errorf("static: %v", err)
 	}
 	_, err := Lookup(Discovery, "discovery backend", "zookeeper")
-	if err == nil || !strings.Contains(err.Error(), `discovery backend "zookeeper"`) || !strings.Contains(err.Error(), "etcd, kubernetes, static") {
+	if err == nil || !strings.Contains(err.Error(), `discovery backend "zookeeper"`) || !strings.Contains(err.Error(), "etcd, inferencepool, kubernetes, static") {
 		t.Errorf("error %v, want the name and what there is", err)
 	}
 }
