@@ -129,12 +129,12 @@ func writeAll(w io.Writer, p []byte) error { _, err := w.Write(p); return err }
 // requestEnds reports whether b is a whole request with a Content-Length.
 func requestEnds(b []byte) bool {
 	end := bytes.Index(b, []byte("\r\n\r\n"))
-	at := bytes.Index(b, []byte("\r\nContent-Length: "))
-	if end < 0 || at < 0 {
+	_, after, ok := bytes.Cut(b, []byte("\r\nContent-Length: "))
+	if end < 0 || !ok {
 		return false
 	}
 	length := 0
-	for _, d := range b[at+len("\r\nContent-Length: "):] {
+	for _, d := range after {
 		if d < '0' || d > '9' {
 			break
 		}

@@ -143,11 +143,11 @@ func same(former, text string) string {
 // whether it does.
 func (x *exchange) noteFinish(piece []byte) bool {
 	const key = `"finish_reason":`
-	i := bytes.Index(piece, []byte(key))
-	if i < 0 {
+	_, after, ok := bytes.Cut(piece, []byte(key))
+	if !ok {
 		return false
 	}
-	rest := bytes.TrimLeft(piece[i+len(key):], " ")
+	rest := bytes.TrimLeft(after, " ")
 	if len(rest) < 2 || rest[0] != '"' {
 		return false
 	}
