@@ -2,7 +2,9 @@ package config_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -178,6 +180,37 @@ func TestSecretsAreNotReadBack(t *testing.T) {
 		}
 		if e.Name == "etcd-password" && e.Value != "(set)" {
 			t.Errorf("etcd-password reads %q, want (set)", e.Value)
+		}
+	}
+}
+
+// security S13: URLs of brokers may hold what lets one in.
+func TestWhatURLsHoldBesideTheHostIsNotReadBack(t *testing.T) {
+	const canary = "hunter2"
+	for text, want := range map[string]string{
+		"nats://127.0.0.1:4222":                          "nats://127.0.0.1:4222",
+		"nats://user:" + canary + "@h:4222":              "nats://(set)@h:4222",
+		"nats://" + canary + "@h:4222":                   "nats://(set)@h:4222",
+		"a:1,tls://u:p@" + canary + "@h:1,b:2":           "a:1,tls://(set)@h:1,b:2",
+		canary + "@h:1":                                  "(set)@h:1",
+		"wss://h:1/path?token=" + canary + ",nats://h:2": "wss://h:1/path?(set),nats://h:2",
+	} {
+		for _, args := range [][]string{{"--nats-server", text}, {"--etcd-endpoint", text}} {
+			c, err := parse(t, config.EPP, nil, append(args, "--discovery-backend", "kubernetes", "--k8s-label-selector", "a=b", "--kv-event-transport", "none")...)
+			if err != nil {
+				t.Fatalf("%s: %v", args, err)
+			}
+			name := strings.TrimPrefix(args[0], "--")
+			for _, e := range c.Effective() {
+				if e.Name == name && e.Value != want {
+					t.Errorf("%s %s reads %s, want %s", args[0], text, e.Value, want)
+				}
+			}
+			back, _ := config.NewLive(c, slog.New(slog.DiscardHandler)).Read("")
+			page, err := json.Marshal(back)
+			if err != nil || strings.Contains(string(page), canary) {
+				t.Errorf("%s %s, %v: in the pool's read-back", args[0], text, err)
+			}
 		}
 	}
 }

@@ -52,9 +52,7 @@ func (c *Config) Effective() []Effective {
 		if o, ok := c.origin[s.name]; ok {
 			e.Source, e.From = o.source, o.from
 		}
-		if s.secret && e.Value != "" {
-			e.Value = redacted
-		}
+		e.Value = s.readable(e.Value)
 		out = append(out, e)
 	}
 	return out
@@ -62,6 +60,40 @@ func (c *Config) Effective() []Effective {
 
 // redacted stands for a secret that is set.
 const redacted = "(set)"
+
+// readable is text as it may be shown: a secret, or what stands before the host or
+// behind the path of a URL, is not.
+func (s *setting) readable(text string) string {
+	switch {
+	case s.secret && text != "":
+		return redacted
+	case s.urls:
+		return withoutSecrets(text)
+	}
+	return text
+}
+
+// withoutSecrets removes user, password, token and query from each URL of a list,
+// well formed or not.
+func withoutSecrets(list string) string {
+	parts := strings.Split(list, ",")
+	for i, part := range parts {
+		scheme, rest, given := strings.Cut(part, "://")
+		if !given {
+			scheme, rest = "", part
+		} else {
+			scheme += "://"
+		}
+		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+			rest = redacted + rest[at:]
+		}
+		if query := strings.IndexAny(rest, "?#"); query >= 0 {
+			rest = rest[:query+1] + redacted
+		}
+		parts[i] = scheme + rest
+	}
+	return strings.Join(parts, ",")
+}
 
 // Value is one setting of a pool: what was said and what is in force. Declared
 // and Effective are a number in the unit, a boolean or a word; Declared is null
@@ -134,8 +166,8 @@ func (s *setting) unit() string {
 // typed turns a text of the setting into what JSON has for it. A text that is
 // none, such as a word that inherits, stays one.
 func (s *setting) typed(text string) any {
-	if s.secret && text != "" {
-		return redacted
+	if s.secret || s.urls {
+		return s.readable(text)
 	}
 	switch s.value.kind {
 	case "bool":

@@ -52,6 +52,7 @@ type setting struct {
 	live    bool   // a change of the file holds for new requests; set by [tuned]
 	clamp   bool   // out of range takes the nearest bound and shows so, where the seed clamps; else it is refused
 	secret  bool   // shown as "(set)"
+	urls    bool   // may hold URLs with a password or token in them, which are not shown
 	unused  string // accepted for Infera's command lines, and why it does nothing here
 	value   value
 }

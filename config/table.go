@@ -65,7 +65,7 @@ func (c *Config) fleetRows() []setting {
 	return []setting{
 		{name: "discovery-backend", group: "Fleet", in: Both, usage: "where workers are found; when nothing is said, kubernetes, but inferencepool for an EPP with a --pool-name or an --endpoint-selector", value: oneOf(&c.Discovery, "kubernetes", "inferencepool", "etcd", "static")},
 		{name: "static-file", group: "Fleet", in: Both, usage: "YAML list of workers for the static backend; watched", value: stringValue(&c.StaticFile)},
-		{name: "etcd-endpoint", group: "Fleet", in: Both, usage: "host, host:port or URL of etcd; several with commas", value: stringValue(&c.Etcd.Endpoint)},
+		{name: "etcd-endpoint", group: "Fleet", in: Both, urls: true, usage: "host, host:port or URL of etcd; several with commas", value: stringValue(&c.Etcd.Endpoint)},
 		{name: "etcd-prefix", group: "Fleet", in: Both, usage: "key prefix of worker records", value: stringValue(&c.Etcd.Prefix)},
 		{name: "etcd-user", group: "Fleet", in: Both, usage: "etcd user; empty for none", value: stringValue(&c.Etcd.User)},
 		{name: "etcd-password", group: "Fleet", in: Both, secret: true, usage: "etcd password; prefer its variable to the flag", value: stringValue(&c.Etcd.Password)},
@@ -282,7 +282,7 @@ func (c *Config) kvEvents() []setting {
 
 func (c *Config) nats() []setting {
 	return []setting{
-		{name: "nats-server", env: []string{"NATS_SERVER", "NATS_URL"}, group: "NATS", in: Both, usage: "URL of the broker, with user and password or token if need be; several with commas", value: stringValue(&c.NATS.Server)},
+		{name: "nats-server", env: []string{"NATS_SERVER", "NATS_URL"}, group: "NATS", in: Both, urls: true, usage: "URL of the broker, with user and password or token if need be; several with commas", value: stringValue(&c.NATS.Server)},
 		{name: "nats-creds", group: "NATS", in: Both, usage: "credentials file (.creds)", value: stringValue(&c.NATS.Credentials)},
 		{name: "nats-nkey", group: "NATS", in: Both, usage: "file with an nkey seed", value: stringValue(&c.NATS.NkeySeed)},
 		{name: "nats-token", group: "NATS", in: Both, secret: true, usage: "authentication token; prefer its variable to the flag", value: stringValue(&c.NATS.Token)},

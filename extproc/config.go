@@ -25,9 +25,10 @@ type Config struct {
 	// reference implementation uses.
 	ChunkSize int
 	// MaxInFlight is how many ext-proc streams may be open at once, waiting
-	// requests included; over it new ones are refused with 429. It protects this
-	// program, whatever the gate's mode; capacity of the workers is the gate's.
-	// 0, the default, is no limit.
+	// requests included; over it new ones are refused with 429, and those that say
+	// nothing, once there are a quarter more, with RESOURCE_EXHAUSTED. It protects
+	// this program, whatever the gate's mode; capacity of the workers is the gate's.
+	// 0 is no limit. Default 32768: some 1.5 GB, and far more than one picker serves.
 	MaxInFlight int
 	// Admission names the headers that the gate goes by.
 	Admission admission.Headers
@@ -80,6 +81,7 @@ func DefaultConfig() Config {
 		MaxBody:         32 << 20,
 		MaxBuffered:     1 << 30,
 		MaxMessage:      64 << 20,
+		MaxInFlight:     32768,
 		ChunkSize:       62000,
 		DestinationPort: 8000,
 		Endpoints:       1,

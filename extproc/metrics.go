@@ -68,6 +68,7 @@ type metrics struct {
 	bytesIn   prometheus.Counter
 	bytesOut  prometheus.Counter
 	panics    prometheus.Counter
+	crowded   prometheus.Counter
 	malformed prometheus.Counter
 	elsewhere prometheus.Counter
 	rewritten *prometheus.CounterVec
@@ -112,6 +113,7 @@ func newMetrics(bodies *admission.Budget, unseen func() int) *metrics {
 			Name: "pointsman_epp_model_rewrites_total",
 			Help: "Requests whose model was replaced, by the InferenceModelRewrite that says so; empty for the header of the protocol.",
 		}, []string{"rewrite"}),
+		crowded:        counter("pointsman_epp_streams_refused_total", "Streams that ended unheard, with RESOURCE_EXHAUSTED: a quarter more than --max-in-flight were open."),
 		panics:         counter("pointsman_epp_panics_total", "Requests that a bug ended; each is answered with 500."),
 		malformed:      counter("pointsman_epp_malformed_messages_total", "Messages from the gateway that are no ext-proc request."),
 		moved:          counter("pointsman_epp_reservations_moved_total", "Reservations moved to the worker that served, for the gateway passed over the first of the list."),
@@ -166,7 +168,7 @@ func newMetrics(bodies *admission.Budget, unseen func() int) *metrics {
 func (m *metrics) register(reg prometheus.Registerer) error {
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.openGauge, m.buffered, m.requests, m.refused, m.pick, m.bytes, m.panics, m.malformed, m.elsewhere, m.moved, m.rewritten,
+		m.openGauge, m.buffered, m.requests, m.refused, m.pick, m.bytes, m.panics, m.crowded, m.malformed, m.elsewhere, m.moved, m.rewritten,
 		m.usageRequests, m.usagePrompt, m.usageCached, m.usagePredicted, m.usageHit,
 		m.unseen, m.returned, m.reports, m.output,
 	} {

@@ -102,11 +102,27 @@ func (s *Server) release(ctx context.Context, c *conversation) {
 	c.x.end()
 }
 
-// process serves one stream, that is one HTTP request. It always returns nil:
-// a gateway takes an error for a failure of its filter and answers 500, and it
-// ends every stream with a reset, which reads here as a cancellation.
+// errCrowded ends streams beyond all that may be open.
+var errCrowded = status.Error(codes.ResourceExhausted, "too many streams are open")
+
+// crowded reports whether so many streams are open that another is not worth an
+// answer that a client could read. Streams that send no headers are never refused
+// with one: the room above the limit is theirs.
+func (s *Server) crowded() bool {
+	limit := int64(s.cfg.MaxInFlight)
+	return limit > 0 && s.metrics.open.Load() >= limit+max(8, limit/4)
+}
+
+// process serves one stream, that is one HTTP request. It returns nil, but where
+// streams are too many to be answered: a gateway takes an error for a failure of its
+// filter and answers 500, and it ends every stream with a reset, which reads here as
+// a cancellation.
 func (s *Server) process(stream grpc.ServerStream) error {
 	ctx := stream.Context()
+	if s.crowded() {
+		s.metrics.crowded.Inc()
+		return errCrowded
+	}
 	c := s.acquire()
 	defer s.release(ctx, c)
 	if s.deps.Gate != nil {

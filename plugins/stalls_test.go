@@ -276,13 +276,13 @@ func (s *stalled) givenUp(ended time.Time, engines []*simengine.Engine) {
 // idle checks that nothing is held any more.
 func (s *stalled) idle(taken bool) {
 	s.t.Helper()
-	want := 0
-	if taken {
-		want = 32 // the test's own
+	requests, units := 0, 0
+	if taken { // the test's own
+		requests, units = 1, 32
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
 		held, gate := s.picker.Held(time.Now().Add(hour), 0), s.gate.Snapshot()
-		if len(held) == 0 && gate.Inflight == want && gate.Queued == 0 {
+		if len(held) == 0 && gate.Inflight == requests && gate.Units == units && gate.Queued == 0 {
 			return
 		}
 		if time.Now().After(deadline) {

@@ -32,6 +32,10 @@ func (e *RecordError) Error() string { return fmt.Sprintf("%s: %v", e.Field, e.E
 // Unwrap makes errors.Is(err, ErrRecord) hold.
 func (e *RecordError) Unwrap() []error { return []error{ErrRecord, e.Err} }
 
+// ErrClaim is wrapped by the error about a record whose worker_id is not the one that
+// its key registers: it may claim the ID of another worker.
+var ErrClaim = errors.New("not the ID that the key registers")
+
 // Reason returns the label under which a registration that could not be used
 // is counted: the field of a [RecordError], else "other".
 func Reason(err error) string {
@@ -61,8 +65,9 @@ const (
 // and of a repeated field the last counts, as in Python.
 //
 // Two rules where Infera's routers leave phantoms or keep stale records (§11):
-//   - D10: the key is the worker's identity when it differs from worker_id,
-//     since a deletion names only the key.
+//   - D10: a record whose worker_id is not what its key registers is refused with
+//     [ErrClaim]: a deletion would name only the key, and who may write one key
+//     could take another worker's place.
 //   - D11: a status that is not known takes the worker out of the candidates:
 //     the worker is returned with status Draining, together with an error that
 //     says so. It is the one case in which both are non-nil.
@@ -125,8 +130,9 @@ func (r *record) identity(w *fleet.Worker, key string) {
 		r.fail("worker_id", errors.New("missing"))
 		return
 	}
-	if key != "" {
-		id = key
+	if key != "" && key != id {
+		r.fail("worker_id", ErrClaim)
+		return
 	}
 	if err := checkID(id); err != nil {
 		r.fail("worker_id", err)

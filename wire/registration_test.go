@@ -105,7 +105,6 @@ func TestWhatARecordMayLeaveOut(t *testing.T) {
 		},
 		{"unknown fields are passed over", "", `{"worker_id":"w","url":"http://h:1","rack":{"a":[1]},"Engine":7}`, bare(nil)},
 		{"an unknown engine is kept", "", `{"worker_id":"w","url":"http://h:1","engine":"trt-llm"}`, bare(func(w *fleet.Worker) { w.Engine = "trt-llm" })},
-		{"the key is the identity when it differs (D10)", "k", `{"worker_id":"w","url":"http://h:1"}`, bare(func(w *fleet.Worker) { w.ID = "k" })},
 		{"of a repeated field the last counts", "", `{"worker_id":"v","url":"http://h:1","worker_id":"w"}`, bare(nil)},
 		{"an empty meta and an empty plane", "", `{"worker_id":"w","url":"http://h:1","disagg_meta":{},"kv":{}}`, bare(nil)},
 		{"a meta of nulls", "", `{"worker_id":"w","url":"http://h:1","disagg_meta":{"protocol":null,"params":null}}`, bare(nil)},
@@ -262,6 +261,14 @@ func TestFurtherNamesAreReadAndWritten(t *testing.T) {
 		if _, err := DecodeRegistration("", []byte(`{"worker_id":"w","url":"http://h:1","lora_adapters":`+bad+`}`)); Reason(err) != "lora_adapters" {
 			t.Errorf("%s: %v", bad, err)
 		}
+	}
+}
+
+// D10, security S4.
+func TestARecordUnderAnothersKeyIsRefused(t *testing.T) {
+	w, err := DecodeRegistration("k", []byte(`{"worker_id":"w","url":"http://h:1"}`))
+	if w != nil || !errors.Is(err, ErrClaim) || !errors.Is(err, ErrRecord) || Reason(err) != "worker_id" {
+		t.Errorf("%+v, %v", w, err)
 	}
 }
 

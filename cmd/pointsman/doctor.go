@@ -136,6 +136,7 @@ func (p *patient) checkProgram(ctx context.Context, x *examination, what, admin 
 		return
 	}
 	checkFleet(x, what, metrics)
+	checkPool(x, metrics)
 	checkIndex(x, what, metrics)
 	checkCircuits(x, what, metrics)
 	checkTokens(x, what, metrics)
@@ -161,6 +162,17 @@ func checkFleet(x *examination, what string, m stack.Metrics) {
 	}
 	if skipped := m.Sum("pointsman_fleet_records_skipped_total", nil); skipped > 0 {
 		x.note("the log names each record and its fault once", "%s could not use %.0f worker records", what, skipped)
+	}
+}
+
+// checkPool looks at what the InferencePool says of its picker.
+func checkPool(x *examination, m stack.Metrics) {
+	if m.Sum("pointsman_inferencepool_picker_port_mismatch", nil) > 0 {
+		x.note("fine if the picker's Service maps one port to the other; else the gateway reaches nothing: set the pool's endpointPickerRef.port, or --grpc-port",
+			"the InferencePool names another port for its endpoint picker than the EPP listens on")
+	}
+	if n := m.Sum("pointsman_discovery_conflicts_total", nil); n > 0 {
+		x.note("the first keeps the ID; the log names them. Who may write worker records?", "%.0f records claimed the ID of another worker", n)
 	}
 }
 

@@ -21,6 +21,8 @@ type BrokerConfig struct {
 	// Events lets the engines' cache events come through it, too; false leaves
 	// them on ZMQ.
 	Events bool
+	// User is the user:password in the URL of EPPs and forwarders; the broker takes any.
+	User string
 }
 
 // Broker is a NATS server with JetStream. It can be stopped and started again
@@ -44,6 +46,14 @@ func newBroker(cfg BrokerConfig, host, dir string) *Broker {
 		b.program = &Service{Name: "nats", dir: dir, argv: b.argv(), ready: b.greets}
 	}
 	return b
+}
+
+// shown returns url with the credentials of EPPs and forwarders.
+func (b *Broker) shown(url string) string {
+	if b.cfg.User == "" {
+		return url
+	}
+	return strings.Replace(url, "://", "://"+b.cfg.User+"@", 1)
 }
 
 // argv is the command line of a nats-server, 2.9 and newer.

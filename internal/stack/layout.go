@@ -140,7 +140,7 @@ func (s *Stack) requestFlags() []string {
 	if s.cfg.Proxied {
 		server = "nats://" + net.JoinHostPort(s.net.addr(natsProxyHost), natsPort)
 	}
-	return []string{"--request-transport", "nats", "--nats-server", server}
+	return []string{"--request-transport", "nats", "--nats-server", s.Broker.shown(server)}
 }
 
 // etcdFor is where the forwarders find etcd.
@@ -156,7 +156,7 @@ func (s *Stack) eventFlags() []string {
 	if s.Broker == nil || !s.Broker.cfg.Events {
 		return []string{"--kv-event-transport", "zmq", "--kv-replay-port-offset", replayOffset}
 	}
-	return []string{"--kv-event-transport", "nats", "--nats-server", s.Broker.URL}
+	return []string{"--kv-event-transport", "nats", "--nats-server", s.Broker.shown(s.Broker.URL)}
 }
 
 // engineArgs is simworker's command line.

@@ -98,10 +98,10 @@ func (c Config) endpoints() ([]string, error) {
 		}
 		ep, err := c.endpoint(raw)
 		if err != nil {
-			return nil, fmt.Errorf("etcd endpoint %q: %w", raw, err)
+			return nil, fmt.Errorf("etcd endpoint %q: %w", raw[strings.LastIndexByte(raw, '@')+1:], err) // before an @ may be a password
 		}
 		if len(out) > 0 && strings.HasPrefix(ep, "https") != strings.HasPrefix(out[0], "https") {
-			return nil, fmt.Errorf("etcd endpoints %q: http and https do not mix", c.Endpoints)
+			return nil, errors.New("etcd endpoints: http and https do not mix")
 		}
 		out = append(out, ep)
 	}
@@ -126,7 +126,7 @@ func (c Config) endpoint(raw string) (string, error) {
 		return "", errors.New("certificates are given: want https://")
 	}
 	if strings.ContainsAny(addr, "/?#@ ") {
-		return "", errors.New("want host:port and nothing behind it")
+		return "", errors.New("want host:port, nothing behind it, and no user: give that with --etcd-user and --etcd-password")
 	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

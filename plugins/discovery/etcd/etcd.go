@@ -280,6 +280,9 @@ func (f *follower) skip(ctx context.Context, kv *mvccpb.KeyValue, err error) {
 		return
 	}
 	f.feed.Skip(wire.Reason(err))
+	if errors.Is(err, wire.ErrClaim) {
+		f.feed.Conflict()
+	}
 	f.log.LogAttrs(ctx, slog.LevelWarn, "a worker's record cannot be used; it gets no requests",
 		slog.String("key", string(kv.Key)), slog.Int64("revision", kv.ModRevision), slog.Any("error", err))
 }

@@ -325,14 +325,28 @@ func TestQuietIsFresh(t *testing.T) {
 	}
 }
 
-// D10: one worker under one key, whatever it calls itself.
+// D10: one worker under one key; nobody takes another's place by writing its ID under a key of his own
+// (security S4): the first stays, whichever key comes first in a listing.
 func TestTheKeyIsTheIdentity(t *testing.T) {
 	b := newBench(t)
-	b.putValue("key:1", record("value:1"))
+	b.put("b:1")
+	b.putValue("a:1", `{"worker_id":"b:1","url":"http://evil:1","model_name":"m"}`)
 	f := follow(t, impatient(b.Endpoint))
-	f.want("the key's name", "key:1")
-	b.delete("key:1")
-	f.want("its leaving")
+	f.want("the record whose key says the same", "b:1")
+	if url := f.store.Snapshot().Worker("b:1").URL; url != "http://b:1" {
+		t.Errorf("the worker is at %s", url)
+	}
+	f.until("the conflict", func() bool { return f.store.Conflicts() == 1 })
+
+	b.putValue("c:1", `{"worker_id":"b:1","url":"http://evil:1","model_name":"m"}`)
+	f.until("a conflict while following", func() bool { return f.store.Conflicts() == 2 })
+	b.delete("a:1")
+	b.delete("c:1")
+	b.put("d:1")
+	f.want("only what is registered", "b:1", "d:1")
+	if url := f.store.Snapshot().Worker("b:1").URL; url != "http://b:1" || f.store.Conflicts() != 2 {
+		t.Errorf("the worker is at %s, %d conflicts", url, f.store.Conflicts())
+	}
 }
 
 // D11, and records with nonsense: alone, visible, never the former record.

@@ -85,14 +85,16 @@ func (s *Source) Watch(ctx context.Context, feed *fleet.Feed) error {
 // follower is the state of one Watch.
 type follower struct {
 	*Source
-	shaped chan struct{} // has an element when shape may have changed
-	news   chan struct{} // has an element when an endpoint may have to be asked for its model
+	shaped    chan struct{} // has an element when shape may have changed
+	otherPort int           // that the pool names for its picker; 0 while it is ours. Of the pool's goroutine
+	news      chan struct{} // has an element when an endpoint may have to be asked for its model
 
 	mu       sync.Mutex // guards what follows, and feed
 	feed     *fleet.Feed
 	shape    *shape // nil while there is no pool
 	table    *table
 	models   map[string]*answer // by worker ID, of those without a record
+	contests map[string]bool    // worker IDs that several Pods claim, to say it once
 	lostPool bool
 	lostPods bool
 	listed   bool // the Pods have been, of some shape
@@ -101,7 +103,7 @@ type follower struct {
 
 func newFollower(s *Source, feed *fleet.Feed) *follower {
 	f := &follower{
-		Source: s, feed: feed, table: newTable(), models: map[string]*answer{},
+		Source: s, feed: feed, table: newTable(), models: map[string]*answer{}, contests: map[string]bool{},
 		shaped: make(chan struct{}, 1), news: make(chan struct{}, 1),
 	}
 	if s.cfg.Selector != "" {

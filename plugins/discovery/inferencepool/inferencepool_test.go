@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"pointsman/fleet"
 	"pointsman/internal/testfleet"
@@ -398,6 +399,31 @@ func TestThePoolsOtherPickerPortIsSaid(t *testing.T) {
 	cfg.PickerPort = 9100
 	w.follow(cfg)
 	w.until("the warning", func() bool { return w.log.count("names another port for its endpoint picker") == 1 })
+	if got := testutil.ToFloat64(w.source.metrics.port); got != 1 {
+		t.Errorf("the gauge of it is %v", got)
+	}
+	mended := pool("llama", 8000)
+	mended["spec"].(object)["endpointPickerRef"].(object)["port"] = object{"number": 9100}
+	w.Put(t, pools, mended)
+	w.until("that it is mended", func() bool { return testutil.ToFloat64(w.source.metrics.port) == 0 })
+}
+
+// security S4: the first of two Pods that claim one worker stays, and it is told once.
+func TestTwoPodsOfOneActiveWorker(t *testing.T) {
+	w := newCluster(t)
+	w.Put(t, pools, pool("llama", 8000))
+	w.PutPod(t, pod("old", "llama", "10.0.0.1"))
+	w.follow(w.config())
+	w.want("the first", "10.0.0.1:8000 active")
+	before := w.worker("10.0.0.1:8000").Incarnation
+	thief := pod("thief", "llama", "10.0.0.1")
+	thief.CreationTimestamp = metav1.Time{Time: metav1.Now().Add(60e9)}
+	w.PutPod(t, thief)
+	w.PutPod(t, pod("third", "llama", "10.0.0.3"))
+	w.want("what came behind it", "10.0.0.1:8000 active", "10.0.0.3:8000 active")
+	if got := w.worker("10.0.0.1:8000").Incarnation; got != before || w.store.Conflicts() != 1 || w.log.count("several Pods claim") != 1 {
+		t.Errorf("served by %s instead of %s; %d conflicts", got, before, w.store.Conflicts())
+	}
 }
 
 func TestTwoPodsOfOneAddress(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // metrics are the source's own numbers. What the fleet looks like and how stale
 // it is are the room fleet's.
 type metrics struct {
-	found                         prometheus.Gauge
+	found, port                   prometheus.Gauge
 	pods                          *prometheus.GaugeVec
 	lists, watches, errors, asked *prometheus.CounterVec
 }
@@ -24,6 +24,9 @@ func newMetrics() *metrics {
 		found: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "pointsman_inferencepool_found", Help: "1 while the InferencePool is there and usable, else 0.",
 		}),
+		port: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "pointsman_inferencepool_picker_port_mismatch", Help: "1 while the InferencePool names another port for its endpoint picker than this one listens on.",
+		}),
 		pods: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "pointsman_inferencepool_pods", Help: "Pods of the pool by what they are doing.",
 		}, []string{"state"}),
@@ -34,13 +37,13 @@ func newMetrics() *metrics {
 	}
 }
 
-// Register exports on reg pointsman_inferencepool_found, _pods{state},
-// _lists_total{resource}, _watches_total{resource},
+// Register exports on reg pointsman_inferencepool_found, _picker_port_mismatch,
+// _pods{state}, _lists_total{resource}, _watches_total{resource},
 // _errors_total{resource,reason} and _model_queries_total{result}.
 func (s *Source) Register(reg prometheus.Registerer) error {
 	m := s.metrics
 	var errs []error
-	for _, c := range []prometheus.Collector{m.found, m.pods, m.lists, m.watches, m.errors, m.asked} {
+	for _, c := range []prometheus.Collector{m.found, m.port, m.pods, m.lists, m.watches, m.errors, m.asked} {
 		errs = append(errs, reg.Register(c))
 	}
 	return errors.Join(errs...)

@@ -149,7 +149,7 @@ func (f *follower) told(ctx context.Context, w *fleet.Worker, got *answer, err e
 	got.incarnation, got.wait, got.next = a.incarnation, askAgain, time.Now().Add(f.cfg.Refresh)
 	f.models[w.ID] = got
 	if len(f.table.claims[w.ID]) > 0 {
-		f.publish([]string{w.ID})
+		f.publish(ctx, []string{w.ID})
 	}
 }
 

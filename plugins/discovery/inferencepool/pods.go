@@ -3,6 +3,8 @@ package inferencepool
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,6 +67,7 @@ func (h *podHandler) Replace(ctx context.Context, all []*corev1.Pod) {
 	h.table = next
 	h.forget()
 	h.feed.Replace(next.fleet(h.models))
+	h.contest(ctx, slices.Concat(slices.Collect(maps.Keys(next.claims)), slices.Collect(maps.Keys(h.contests))))
 	h.listed = true
 	if h.lostPods = false; h.lostPool {
 		h.feed.Lost()
@@ -90,20 +93,21 @@ func (h *podHandler) observe(ctx context.Context, p *corev1.Pod) *member {
 func (h *podHandler) Put(ctx context.Context, p *corev1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.publish(h.table.put(h.observe(ctx, p)))
+	h.publish(ctx, h.table.put(h.observe(ctx, p)))
 	wake(h.news)
 }
 
 // Remove implements [kube.Handler].
-func (h *podHandler) Remove(_ context.Context, p *corev1.Pod) {
+func (h *podHandler) Remove(ctx context.Context, p *corev1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.publish(h.table.remove(kube.PodKey(p)))
+	h.publish(ctx, h.table.remove(kube.PodKey(p)))
 	h.forget()
 }
 
 // publish hands the fleet the workers of the given IDs, with mu held.
-func (f *follower) publish(ids []string) {
+func (f *follower) publish(ctx context.Context, ids []string) {
+	f.contest(ctx, ids)
 	for _, id := range ids {
 		if w := f.table.worker(id, f.models); w != nil {
 			f.feed.Put(w)
@@ -115,6 +119,22 @@ func (f *follower) publish(ids []string) {
 		f.feed.Lost()
 	}
 	f.counted()
+}
+
+// contest counts and says it when several Pods begin to claim one of the IDs, with mu
+// held. Of Pods that share an address neither can be told to lie.
+func (f *follower) contest(ctx context.Context, ids []string) {
+	for _, id := range ids {
+		switch contested := f.table.contested(id); {
+		case !contested:
+			delete(f.contests, id)
+		case !f.contests[id]:
+			f.contests[id] = true
+			f.feed.Conflict()
+			f.log.LogAttrs(ctx, slog.LevelWarn, "several Pods claim to be one worker; the oldest of them is believed",
+				slog.String("worker_id", id), slog.Int("pods", len(f.table.claims[id])))
+		}
+	}
 }
 
 // forget drops the models of endpoints that are gone, with mu held.

@@ -105,15 +105,30 @@ func (h poolHandler) Put(ctx context.Context, pool *kube.Object) {
 	}
 	h.waiting.Store(nil)
 	h.metrics.found.Set(1)
+	h.checkPort(ctx, spec.EndpointPickerRef.Name, spec.EndpointPickerRef.Port.Number)
 	if !h.reshape(next) {
 		return
 	}
 	h.log.LogAttrs(ctx, slog.LevelInfo, "the InferencePool says which Pods are workers", slog.String("pool", h.poolName()),
 		slog.String("selector", next.selector), slog.Any("target_ports", next.ports))
-	if ref := spec.EndpointPickerRef; h.cfg.PickerPort != 0 && ref.Name != "" && ref.Port.Number != 0 && ref.Port.Number != h.cfg.PickerPort {
-		h.log.LogAttrs(ctx, slog.LevelWarn, "the InferencePool names another port for its endpoint picker than this one listens on; gateways reach it only if the Service maps the one to the other",
-			slog.String("pool", h.poolName()), slog.String("service", ref.Name), slog.Int("port", ref.Port.Number), slog.Int("grpc_port", h.cfg.PickerPort))
+}
+
+// checkPort counts, and says once, that the pool names another port for its picker.
+func (h poolHandler) checkPort(ctx context.Context, service string, port int) {
+	if port == h.cfg.PickerPort || h.cfg.PickerPort == 0 || service == "" {
+		port = 0
 	}
+	if port == h.otherPort {
+		return
+	}
+	h.otherPort = port
+	if port == 0 {
+		h.metrics.port.Set(0)
+		return
+	}
+	h.metrics.port.Set(1)
+	h.log.LogAttrs(ctx, slog.LevelWarn, "the InferencePool names another port for its endpoint picker than this one listens on; gateways reach it only if the Service maps the one to the other",
+		slog.String("pool", h.poolName()), slog.String("service", service), slog.Int("port", port), slog.Int("grpc_port", h.cfg.PickerPort))
 }
 
 // Remove implements [kube.Handler].

@@ -73,6 +73,17 @@ func (t *table) worker(id string, models map[string]*answer) *fleet.Worker {
 	return models[id].apply(best.worker)
 }
 
+// contested reports whether several Pods claim to be the active worker of an ID.
+func (t *table) contested(id string) bool {
+	n := 0
+	for _, c := range t.claims[id] {
+		if c.worker.Status == fleet.Active {
+			n++
+		}
+	}
+	return n > 1
+}
+
 // fleet returns all workers, ordered by ID.
 func (t *table) fleet(models map[string]*answer) []*fleet.Worker {
 	out := make([]*fleet.Worker, 0, len(t.claims))

@@ -177,6 +177,9 @@ func TestD5TheOldestOfTwoActivePodsIsBelieved(t *testing.T) {
 	if got := f.log.count("several Pods claim"); got != 1 {
 		t.Errorf("the contest was said %d times, want once", got)
 	}
+	if got := f.store.Conflicts(); got != 1 {
+		t.Errorf("%d conflicts, want 1", got)
+	}
 	c.delete(first)
 	f.until("the newcomer's turn", func() bool { return f.worker(a).Model == "evil" })
 	if got := f.metric("pointsman_kubernetes_contested_workers", ""); got != 0 {

@@ -79,6 +79,7 @@ func (f *follower) contest(ctx context.Context, id string) {
 		return
 	}
 	f.contested[id] = true
+	f.feed.Conflict()
 	f.log.LogAttrs(ctx, slog.LevelWarn, "several Pods claim to be one worker; the oldest of them is believed",
 		slog.String("worker_id", id), slog.Int("pods", len(f.table.claims[id])))
 }

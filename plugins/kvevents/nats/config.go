@@ -127,9 +127,9 @@ func (c Config) Validate() error {
 		case err != nil: // the parser's text holds the URL, and with it a password
 			fault("the server is not a URL")
 		case u.Host == "":
-			fault("server %q: give host and port", u.Redacted())
+			fault("server %q: give host and port", u.Scheme+"://"+u.Host)
 		case u.Scheme != "nats" && u.Scheme != "tls" && u.Scheme != "ws" && u.Scheme != "wss":
-			fault("server %q: want nats, tls, ws or wss", u.Redacted())
+			fault("server %q: want nats, tls, ws or wss", u.Scheme+"://"+u.Host)
 		}
 	}
 	for _, f := range []struct {

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,6 +48,11 @@ func (c Config) Validate() error {
 	var errs []error
 	if strings.TrimSpace(c.Server) == "" {
 		errs = append(errs, errors.New("load reports over nats: no server: give the URL of a broker"))
+	}
+	for s := range strings.SplitSeq(servers(c.Server), ",") {
+		if _, err := url.Parse(s); err != nil { // the parser's text holds the URL, and with it a password
+			errs = append(errs, errors.New("load reports over nats: the server is not a URL"))
+		}
 	}
 	if (c.Cert == "") != (c.Key == "") {
 		errs = append(errs, errors.New("load reports over nats: give both the client certificate and its key"))

@@ -73,9 +73,9 @@ func (c Config) Validate() error {
 		case err != nil: // the parser's text holds the URL, and with it a password
 			errs = append(errs, errors.New("nats server: not a URL"))
 		case u.Host == "":
-			errs = append(errs, fmt.Errorf("nats server %q: give host and port", u.Redacted()))
+			errs = append(errs, fmt.Errorf("nats server %q: give host and port", u.Scheme+"://"+u.Host))
 		case u.Scheme != "nats" && u.Scheme != "tls" && u.Scheme != "ws" && u.Scheme != "wss":
-			errs = append(errs, fmt.Errorf("nats server %q: want nats, tls, ws or wss", u.Redacted()))
+			errs = append(errs, fmt.Errorf("nats server %q: want nats, tls, ws or wss", u.Scheme+"://"+u.Host))
 		}
 	}
 	for _, d := range []struct {
