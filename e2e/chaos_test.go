@@ -26,7 +26,7 @@ func TestNoInvariantIsBrokenWhateverBreaks(t *testing.T) {
 		t.Run("seed "+strconv.FormatUint(seed, 10), func(t *testing.T) {
 			cfg := chaos.DefaultConfig()
 			cfg.Bin, cfg.Envoy, cfg.Log = theRig.bin, theRig.envoy, t.Output()
-			cfg.Seed, cfg.Break, cfg.Settle, cfg.Judge = seed, 15*time.Second, 6*time.Second, 3*time.Second
+			cfg.Seed, cfg.Break, cfg.Settle, cfg.Judge = seed, 30*time.Second, 6*time.Second, 3*time.Second
 			report, err := chaos.Run(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)

@@ -19,6 +19,7 @@ type breakage struct {
 	settings sync.Mutex // a picker must not start while the settings file is a bad one
 
 	mu     sync.Mutex
+	turns  map[string]*sync.Mutex // by what is broken
 	faults []history.Fault
 	errs   []error
 }
@@ -42,6 +43,10 @@ func (b *breakage) step(ctx context.Context, s Step, start time.Time) {
 		b.settings.Lock()
 		defer b.settings.Unlock()
 	}
+	// On a busy machine a restart may outlast the pause that the schedule gives it.
+	turn := b.turn(s)
+	turn.Lock()
+	defer turn.Unlock()
 	fault := history.Fault{Kind: string(s.Kind), From: time.Now()}
 	if s.Target >= 0 && s.Kind != EPPRestart {
 		fault.Worker = b.f.Workers[s.Target].ID
@@ -60,6 +65,23 @@ func (b *breakage) step(ctx context.Context, s Step, start time.Time) {
 	if err != nil {
 		b.errs = append(b.errs, fmt.Errorf("%s: %w", s, err))
 	}
+}
+
+// turn is held by the one step that breaks what s breaks.
+func (b *breakage) turn(s Step) *sync.Mutex {
+	what := string(s.Kind)
+	if s.Target >= 0 && s.Kind != EPPRestart {
+		what = workerKey(s.Target)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.turns == nil {
+		b.turns = map[string]*sync.Mutex{}
+	}
+	if b.turns[what] == nil {
+		b.turns[what] = new(sync.Mutex)
+	}
+	return b.turns[what]
 }
 
 func (b *breakage) say(format string, args ...any) {
