@@ -17,6 +17,11 @@ const modelsPath = "/v1/models"
 // serveHTTP answers what the fleet can answer, and forwards everything else.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of the former request on this connection
+	if s.draining.Load() {
+		// Clients look for another forwarder with their next request. An idle
+		// connection stays open for the delay: who has not heard yet may be sending.
+		w.Header().Set("Connection", "close")
+	}
 	if h := s.route(r.URL.Path); h != nil {
 		h.ServeHTTP(w, r)
 		return

@@ -1,6 +1,7 @@
 package forward_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -182,6 +183,37 @@ func TestShutdownFinishesStreamsAndThenEndsThemVisibly(t *testing.T) {
 			checkTerminal(t, string(rest), "gateway_draining")
 		})
 	}
+}
+
+// TestAnIdleConnectionOutlivesTheDrainDelay: who has not heard of the drain may be
+// sending a request on it.
+func TestAnIdleConnectionOutlivesTheDrainDelay(t *testing.T) {
+	w := newWorld(t, []script{good}, change(func(c *forward.Config) { c.DrainDelay = time.Second }))
+	c, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+	fatal(t, err)
+	defer c.Close()
+	in := bufio.NewReader(c)
+	ask := func(path string) *http.Response {
+		t.Helper()
+		_, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
+		fatal(t, err)
+		resp, err := http.ReadResponse(in, nil)
+		fatal(t, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		fatal(t, err)
+		return resp
+	}
+	if resp := ask("/health"); resp.StatusCode != http.StatusOK || resp.Close {
+		t.Fatalf("before the drain: %d, closing %v", resp.StatusCode, resp.Close)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.stop() }()
+	for w.do(call{method: http.MethodGet, path: "/ready"}).status == http.StatusOK { // until the drain has begun
+	}
+	if resp := ask("/health"); resp.StatusCode != http.StatusOK || !resp.Close {
+		t.Errorf("within the delay: %d, closing %v, want an answer that is the connection's last", resp.StatusCode, resp.Close)
+	}
+	fatal(t, <-stopped)
 }
 
 func TestServeReportsAListenerThatFails(t *testing.T) {

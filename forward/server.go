@@ -193,7 +193,6 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	case <-ctx.Done():
 	}
 	s.Drain()
-	srv.SetKeepAlivesEnabled(false) // clients look for another forwarder with their next request
 	err := s.shutdown(context.WithoutCancel(ctx), srv, abort, failed)
 	unwatch()
 	watching.Wait()
@@ -217,6 +216,7 @@ func (s *Server) shutdown(ctx context.Context, srv *http.Server, abort context.C
 		}
 		delay.Stop()
 	}
+	srv.SetKeepAlivesEnabled(false)
 	if s.deps.Gate != nil {
 		s.deps.Gate.Drain()
 	}

@@ -39,7 +39,11 @@ func accessRow(fields map[string]string) (row, error) {
 		return row{}, fmt.Errorf("duration %.40q: %w", fields["duration"], err)
 	}
 	r := row{at: time.Duration(ended.Add(-took).UnixNano())}
-	for name, to := range map[string]*int{"prompt_tokens": &r.prompt, "output_tokens": &r.output} {
+	for _, f := range []struct {
+		name string
+		to   *int
+	}{{"prompt_tokens", &r.prompt}, {"output_tokens", &r.output}} {
+		name, to := f.name, f.to
 		v, ok := fields[name]
 		if !ok {
 			return row{}, fmt.Errorf("%w: it is logged by forwarders that know the prompt (--router-mode auto)", missing(name))
