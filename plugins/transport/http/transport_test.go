@@ -200,10 +200,27 @@ func TestADeadIdleConnectionIsReplacedWithoutAnAttempt(t *testing.T) {
 		if got := do(t, tr, w.worker(), post("{}")); got.err != nil {
 			t.Fatalf("request %d: %v", i, got.err)
 		}
+		untilDead(t, tr, keyOf(w.worker())) // what is closed while it is written to is another matter
 	}
 	if n := len(w.requests()); n != 5 {
 		t.Errorf("%d deliveries of 5 requests", n)
 	}
+}
+
+// untilDead waits until the idle connection to a worker, if one was kept, has
+// noticed that the worker closed it.
+func untilDead(t *testing.T, tr *Transport, key poolKey) {
+	t.Helper()
+	c := tr.pool.pop(key)
+	if c == nil {
+		return
+	}
+	for deadline := time.Now().Add(5 * time.Second); c.alive(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the worker's end of the connection stays open")
+		}
+	}
+	tr.pool.push(c)
 }
 
 func TestIdleConnectionsAreBoundedInNumberAndTime(t *testing.T) {
