@@ -36,7 +36,8 @@ func TestAConversationStaysWithItsWorker(t *testing.T) {
 	for _, b := range bootstraps() {
 		t.Run(b.String(), func(t *testing.T) {
 			t.Parallel()
-			s := sharedFleet(t, b)
+			// A fleet of its own: the load that other tests put on some of its workers would be looked at too.
+			s := startFleet(t, stack.Config{Bootstrap: b, Workers: stack.MixedWorkers(3, fast()...), Policy: "kv-aware", OverlapWeight: 20})
 			workers := map[string]bool{}
 			for talkNumber := range 6 { // by chance three turns of six would all stay once in half a million
 				var talk []traffic.Message

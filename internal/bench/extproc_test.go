@@ -60,7 +60,8 @@ func TestExtProcMeasures(t *testing.T) {
 		if row.RPS <= 0 || row.P50 <= 0 || row.P99 < row.P50 || row.CPU <= 0 || row.VsReference <= 0 {
 			t.Errorf("row %d was not measured: %+v", i, row)
 		}
-		if row.Allocs < 1 || row.Allocs > []float64{95 * slack, 95 * 1.5}[i] {
+		// What the EPP does beside requests (probes, reports) counts, the more the fewer requests there are.
+		if row.Allocs < 1 || row.Allocs > []float64{130 * slack, 130 * 1.5}[i] {
 			t.Errorf("row %d: %.1f allocations per request", i, row.Allocs)
 		}
 	}
