@@ -12,7 +12,7 @@ type metrics struct {
 }
 
 func newMetrics(t *Tokenizer) *metrics {
-	return &metrics{
+	m := &metrics{
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pointsman_tokenizer_local_total",
 			Help: "Prompts to be tokenized in this process, by result; all but exact were left to a worker's /tokenize.",
@@ -24,6 +24,8 @@ func newMetrics(t *Tokenizer) *metrics {
 			bytes: prometheus.NewDesc("pointsman_tokenizer_bytes", "Memory of the model's tokenizer.", []string{"model"}, nil),
 		},
 	}
+	m.results.WithLabelValues("exact") // 0 before the first one, not absent: rates and alerts want it from the start
+	return m
 }
 
 // Register registers the tokenizer's metrics.
