@@ -60,6 +60,10 @@ type Config struct {
 	RequestTransport string // http, nats
 	Upstream         Upstream
 	KVEventTransport string // zmq, nats, none
+	// KVEventFallback lets ZMQ take the place of a broker that never answers: when
+	// nothing was said of either (Infera's operator gives its EPP no transport,
+	// defect E4).
+	KVEventFallback bool
 	KVEventTopic     string
 	KVReplayOffset   int // a publisher's replay port less its event port; 0 for none
 
@@ -214,6 +218,7 @@ func (c *Config) finish() {
 	if c.KVExact == "off" {
 		c.KVEventTransport = "none"
 	}
+	c.KVEventFallback = c.KVEventTransport == "nats" && !c.said("kv-event-transport") && !c.said("nats-server")
 	if c.Tokenizer == "auto" {
 		c.Tokenizer = "remote"
 		if c.KVEventTransport == "none" || !c.Picker.UsesCache() {

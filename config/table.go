@@ -274,7 +274,7 @@ func (c *Config) prompts() []setting {
 
 func (c *Config) kvEvents() []setting {
 	return []setting{
-		{name: "kv-event-transport", group: "KV events", in: Both, usage: "how workers' cache events arrive; none predicts from our own picks", value: oneOf(&c.KVEventTransport, "nats", "zmq", "none")},
+		{name: "kv-event-transport", group: "KV events", in: Both, usage: "how workers' cache events arrive; none predicts from our own picks. When neither this nor --nats-server is given and no broker answers within 10 s, the publishers are followed that workers' records name, as with zmq", value: oneOf(&c.KVEventTransport, "nats", "zmq", "none")},
 		{name: "kv-event-topic", group: "KV events", in: Both, usage: "ZMQ topic prefix to subscribe to", value: stringValue(&c.KVEventTopic)},
 		{name: "kv-replay-port-offset", group: "KV events", in: Both, usage: "a publisher's replay port less its event port; 0 for publishers without replay", value: intValue(&c.KVReplayOffset, -65535, 65535)},
 	}

@@ -5,7 +5,6 @@ import (
 
 	"pointsman/config"
 	"pointsman/fleet"
-	"pointsman/kvindex"
 	"pointsman/plugins"
 	"pointsman/plugins/discovery/kubernetes"
 )
@@ -42,14 +41,3 @@ func newSource(cfg *config.Config, log *slog.Logger) (fleet.Source, error) {
 	return mk(adapterSettings(cfg), log)
 }
 
-// newEvents makes the subscriber that cfg names; nil when events are off.
-func newEvents(cfg *config.Config, store *fleet.Store, index *kvindex.Index, log *slog.Logger) (plugins.Events, error) {
-	if cfg.KVEventTransport == "none" {
-		return nil, nil //nolint:nilnil // events that are off are no fault
-	}
-	mk, err := plugins.Lookup(plugins.KVEvents, "kv event transport", cfg.KVEventTransport)
-	if err != nil {
-		return nil, err
-	}
-	return mk(adapterSettings(cfg), store, index, log)
-}

@@ -48,6 +48,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pointsman/fleet"
@@ -78,7 +79,12 @@ type Subscriber struct {
 	marks    map[string]mark // the notes, by worker ID
 	batch    kvindex.Batch
 	said     bool // a batch that is none has been logged since the connection
+
+	answered atomic.Bool
 }
+
+// Answered reports whether a broker has ever let this subscriber in.
+func (s *Subscriber) Answered() bool { return s.answered.Load() }
 
 // Behind says what of the events so far has not been applied yet, "" when nothing
 // is known to be missing.

@@ -96,6 +96,7 @@ func (s *Subscriber) session(ctx context.Context) (up bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	s.answered.Store(true)
 	defer func() {
 		nc.Close()
 		<-closed
