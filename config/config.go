@@ -21,6 +21,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/forward"
 	"pointsman/health"
+	"pointsman/internal/broker"
 	"pointsman/kvindex"
 	"pointsman/picker"
 	"pointsman/prompt"
@@ -129,13 +130,11 @@ type InferencePool struct {
 
 // NATS is how to reach the broker, and the bounds of requests over it.
 type NATS struct {
-	Server                string // one or more URLs with commas
-	Credentials, NkeySeed string // files; "" for none
-	Token                 string
-	CA, Cert, Key         string // PEM files; "" for none
-	IdleTimeout           time.Duration
-	MaxDuration           time.Duration
-	MaxPending            int
+	broker.Config
+
+	IdleTimeout time.Duration
+	MaxDuration time.Duration
+	MaxPending  int
 }
 
 // Upstream is how the HTTP transport reaches workers.
@@ -158,7 +157,7 @@ func Default(prog Program) *Config {
 		Discovery:        "kubernetes",
 		Etcd:             Etcd{Prefix: "/infera/workers/"},
 		Kubernetes:       Kubernetes{Ready: "worker"},
-		NATS:             NATS{Server: "nats://127.0.0.1:4222", IdleTimeout: 900 * time.Second},
+		NATS:             NATS{Config: broker.DefaultConfig(), IdleTimeout: 900 * time.Second},
 		RequestTransport: "nats",
 		Upstream:         Upstream{Protocol: "http1", ConnectTimeout: 500 * time.Millisecond, KeepAlive: 60 * time.Second},
 		KVEventTransport: "nats",
@@ -253,6 +252,7 @@ func (c *Config) Validate() error {
 	part("admission", c.Admission.Validate())
 	part("load reports", c.Reports.Validate())
 	part("health", c.Health.Validate())
+	part("broker", c.NATS.Validate())
 	if c.Program&EPP != 0 {
 		part("ext-proc", c.ExtProc.Validate())
 	}
@@ -273,9 +273,6 @@ func (c *Config) Validate() error {
 	}
 	if (c.Etcd.Cert == "") != (c.Etcd.Key == "") {
 		errs = append(errs, errors.New("--etcd-cert and --etcd-key: give both or none"))
-	}
-	if (c.NATS.Cert == "") != (c.NATS.Key == "") {
-		errs = append(errs, errors.New("--nats-cert and --nats-key: give both or none"))
 	}
 	if c.Breaker.PairCanary == breaker.CanaryOnRecovery && (c.Program == EPP || c.Forward.Mode == forward.Direct) {
 		errs = append(errs, errors.New("--pair-canary on-recovery: only a forwarder in --router-mode auto sends canaries; say off, and clients' requests try the pairs"))

@@ -18,7 +18,7 @@ import (
 func TestWithoutABrokerTheWorkersOverHTTPServe(t *testing.T) {
 	broker := testfleet.StartNATS(t, nil)
 	cfg := natstransport.DefaultConfig()
-	cfg.Server = broker.URL
+	cfg.Broker.Server = broker.URL
 	tr, err := natstransport.New(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -46,7 +46,7 @@ func TestDynamo8182AKilledWorkersRequestIsRepeatedWithItsLease(t *testing.T) {
 	run(func(ctx context.Context) error { return workers.Run(ctx, source) })
 	for _, probed := range []bool{true, false} {
 		nc := natstransport.DefaultConfig()
-		if nc.Server = broker.URL; !probed {
+		if nc.Broker.Server = broker.URL; !probed {
 			nc.ProbeInterval = 0
 		}
 		tr, err := natstransport.New(nc, slog.New(slog.DiscardHandler))

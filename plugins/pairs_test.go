@@ -268,7 +268,7 @@ func TestEveryProtocolServesChatAndCompletions(t *testing.T) {
 func TestN15LegsGoOverWhateverTransportTheirWorkerHas(t *testing.T) {
 	broker := testfleet.StartNATS(t, nil)
 	cfg := natstransport.DefaultConfig()
-	cfg.Server = broker.URL
+	cfg.Broker.Server = broker.URL
 	tr, err := natstransport.New(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

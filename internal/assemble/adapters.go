@@ -26,9 +26,7 @@ func adapterSettings(cfg *config.Config) plugins.Settings {
 		p.PickerPort = cfg.GRPCPort
 	}
 	s.ZMQ.Topic, s.ZMQ.ReplayPortOffset = cfg.KVEventTopic, cfg.KVReplayOffset
-	n := &s.NATSEvents
-	n.Server, n.Credentials, n.NkeySeed, n.Token = cfg.NATS.Server, cfg.NATS.Credentials, cfg.NATS.NkeySeed, cfg.NATS.Token
-	n.CA, n.Cert, n.Key = cfg.NATS.CA, cfg.NATS.Cert, cfg.NATS.Key
+	s.NATSEvents.Broker = cfg.NATS.Config
 	return s
 }
 

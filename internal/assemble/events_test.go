@@ -50,7 +50,7 @@ func TestE4WithoutABrokerTheRecordsPublishersAreFollowed(t *testing.T) {
 			key := store.Snapshot().Targets[0].Key
 			index.Instance(key)
 			settings := plugins.DefaultSettings()
-			settings.NATSEvents.Server = tt.server
+			settings.NATSEvents.Broker.Server = tt.server
 			var said bytes.Buffer
 			e, err := newEither(settings, store, index, slog.New(slog.NewTextHandler(&said, nil)))
 			if err != nil {

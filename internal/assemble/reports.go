@@ -71,7 +71,7 @@ func (c *Core) newLoads(cfg *config.Config) (collector, error) {
 		}
 	}
 	if mode == reports.NATS || mode == reports.Auto && onBroker(cfg) {
-		link, err := natsreports.New(brokerOf(cfg), l.board, hello, c.Log)
+		link, err := natsreports.New(cfg.NATS.Config, l.board, hello, c.Log)
 		if err != nil {
 			return nil, fmt.Errorf("load reports: %w", err)
 		}
@@ -89,11 +89,6 @@ func (c *Core) newLoads(cfg *config.Config) (collector, error) {
 // onBroker reports whether anything of the fleet goes over a broker.
 func onBroker(cfg *config.Config) bool {
 	return cfg.KVEventTransport == "nats" || cfg.Program == config.Forwarder && cfg.RequestTransport == "nats"
-}
-
-func brokerOf(cfg *config.Config) natsreports.Config {
-	n := cfg.NATS
-	return natsreports.Config{Server: n.Server, Credentials: n.Credentials, NkeySeed: n.NkeySeed, Token: n.Token, CA: n.CA, Cert: n.Cert, Key: n.Key}
 }
 
 // brokerTime is how long a broker has to bring reports before forwarders are asked

@@ -48,10 +48,8 @@ func (c *Core) Transports() (map[string]forward.Transport, map[string]func(conte
 
 func natsSettings(cfg *config.Config, fallback forward.Transport) natstransport.Config {
 	s := natstransport.DefaultConfig()
-	s.Server = cfg.NATS.Server
+	s.Broker = cfg.NATS.Config
 	s.IdleTimeout, s.MaxDuration, s.MaxPending = cfg.NATS.IdleTimeout, cfg.NATS.MaxDuration, cfg.NATS.MaxPending
-	s.Credentials, s.NkeySeed, s.Token = cfg.NATS.Credentials, cfg.NATS.NkeySeed, cfg.NATS.Token
-	s.CA, s.Cert, s.Key = cfg.NATS.CA, cfg.NATS.Cert, cfg.NATS.Key
 	s.Fallback = fallback
 	return s
 }

@@ -111,7 +111,7 @@ func natsTransports(ctx context.Context, child natsChild) (over [2]forward.Trans
 		return over, nil, err
 	}
 	cfg := natstransport.DefaultConfig()
-	cfg.Server = child.Broker
+	cfg.Broker.Server = child.Broker
 	byNATS, err := natstransport.New(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return over, nil, err

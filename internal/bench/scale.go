@@ -18,6 +18,7 @@ import (
 
 	"pointsman/breaker"
 	"pointsman/fleet"
+	"pointsman/internal/broker"
 	"pointsman/kvindex"
 	"pointsman/picker"
 	natsreports "pointsman/plugins/reports/nats"
@@ -170,7 +171,7 @@ func (s *scaleRun) start(ctx context.Context, url string, n int) error {
 	for i := range s.scaleConfig.workers {
 		w := &scaleWorker{id: fmt.Sprintf("10.0.0.%d:30000", i+1), have: map[uint64]bool{}}
 		w.tally = reports.NewTally(cfg, fmt.Sprintf("forwarder-%d", i))
-		link, err := natsreports.New(natsreports.Config{Server: url}, nil, w.tally.Refresh, log)
+		link, err := natsreports.New(broker.Config{Server: url}, nil, w.tally.Refresh, log)
 		if err != nil {
 			return fmt.Errorf("scale: %w", err)
 		}
@@ -193,7 +194,7 @@ func (s *scaleRun) start(ctx context.Context, url string, n int) error {
 			r.feeds[w.ID] = r.index.Feed(w.ID)
 			r.feeds[w.ID].Connected(time.Now())
 		}
-		link, err := natsreports.New(natsreports.Config{Server: url}, r.board, nil, log)
+		link, err := natsreports.New(broker.Config{Server: url}, r.board, nil, log)
 		if err != nil {
 			return fmt.Errorf("scale: %w", err)
 		}

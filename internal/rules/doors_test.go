@@ -48,6 +48,13 @@ var doors = map[string]struct{ ours, outside []string }{
 	},
 }
 
+// below are the internal packages that product rooms may import: what several
+// adapters have in common.
+var below = map[string][]string{
+	"internal/kube":   {"plugins"},           // those that read Kubernetes
+	"internal/broker": {"plugins", "config"}, // those that speak over NATS, and who fills their settings
+}
+
 // TestDoors fails on an import that the doors do not allow.
 func TestDoors(t *testing.T) {
 	for _, file := range goFiles(t) {
@@ -81,8 +88,8 @@ func refused(dir, room, path string, ours, outside []string) string {
 				return "" // the table of adapters
 			}
 			return "adapters never import each other"
-		case room == "plugins" && inside == "internal/kube":
-			return "" // what the adapters that read Kubernetes have in common
+		case slices.Contains(below[inside], room):
+			return ""
 		case target == "internal" || target == "cmd":
 			return "product rooms do not import " + target + "/" + rest
 		case !slices.Contains(ours, target):
@@ -114,6 +121,9 @@ func TestTheDoorsAreGuarded(t *testing.T) {
 		{"forward", "pointsman/internal/kube", "do not import internal"},
 		{"plugins/discovery/kubernetes", "pointsman/internal/kube", ""},
 		{"plugins/discovery/kubernetes", "pointsman/internal/bench", "do not import internal"},
+		{"plugins/reports/nats", "pointsman/internal/broker", ""},
+		{"config", "pointsman/internal/broker", ""},
+		{"reports", "pointsman/internal/broker", "do not import internal"},
 	}
 	for _, tt := range tests {
 		room, _, _ := strings.Cut(tt.dir, "/")

@@ -3,28 +3,15 @@ package nats
 import (
 	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 	"time"
-)
 
-// DefaultServer is where the broker is when nothing says otherwise
-// (Infera infera/kv/nats_bus.py).
-const DefaultServer = "nats://127.0.0.1:4222"
+	"pointsman/internal/broker"
+)
 
 // Config is how the events are followed. Zero means the default throughout.
 type Config struct {
-	// Server holds one or more URLs, comma separated: nats://, tls://, ws:// or
-	// wss://, with user and password or a token in them if need be. Default
-	// [DefaultServer].
-	Server string
-
-	Credentials string // file of a decentralized user (.creds); "" for none
-	NkeySeed    string // file with an nkey seed; "" for none
-	Token       string // authentication token; "" for none
-	CA          string // file of the certificates to trust; "" for the system's
-	Cert, Key   string // files of the client certificate; "" for none
-	InboxPrefix string // first part of reply subjects, for brokers that restrict them; default _INBOX
+	// Broker is where the broker is and as whom to connect.
+	Broker broker.Config
 
 	// ConnectWait bounds each attempt to connect, and each call of the broker's
 	// API. Default 5 s.
@@ -65,7 +52,7 @@ type Config struct {
 // DefaultConfig returns the defaults that a zero Config stands for.
 func DefaultConfig() Config {
 	return Config{
-		Server: DefaultServer, InboxPrefix: "_INBOX",
+		Broker:      broker.DefaultConfig(),
 		ConnectWait: 5 * time.Second, Backoff: 100 * time.Millisecond, MaxBackoff: 5 * time.Second,
 		HoldMessages: 8192, HoldBytes: 4 << 20, HoldWorkers: 1024, HoldTotal: 128 << 20, HoldFor: 5 * time.Minute,
 		Lead: 10 * time.Second, SeedBlocks: 4096, SeedFor: 10 * time.Minute,
@@ -103,34 +90,14 @@ func (c Config) withDefaults() Config {
 			*f.to = f.from
 		}
 	}
-	if c.Server == "" {
-		c.Server = d.Server
-	}
-	if c.InboxPrefix == "" {
-		c.InboxPrefix = d.InboxPrefix
-	}
 	return c
 }
 
 // Validate reports all faults of c. It opens no file.
 func (c Config) Validate() error {
-	var errs []error
+	errs := []error{c.Broker.Validate()}
 	fault := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("kv events over nats: "+format, args...))
-	}
-	if c.Server != "" && len(c.servers()) == 0 {
-		fault("the server list names none: give the URL of a broker")
-	}
-	for _, s := range c.servers() {
-		u, err := url.Parse(s)
-		switch {
-		case err != nil: // the parser's text holds the URL, and with it a password
-			fault("the server is not a URL")
-		case u.Host == "":
-			fault("server %q: give host and port", u.Scheme+"://"+u.Host)
-		case u.Scheme != "nats" && u.Scheme != "tls" && u.Scheme != "ws" && u.Scheme != "wss":
-			fault("server %q: want nats, tls, ws or wss", u.Scheme+"://"+u.Host)
-		}
 	}
 	for _, f := range []struct {
 		name string
@@ -152,42 +119,5 @@ func (c Config) Validate() error {
 			fault("%s is below 0: give 0 for the default", f.name)
 		}
 	}
-	if (c.Cert == "") != (c.Key == "") {
-		fault("give both the client certificate and its key")
-	}
-	if c.Credentials != "" && c.NkeySeed != "" {
-		fault("give a credentials file or an nkey seed, not both")
-	}
-	if strings.ContainsAny(c.InboxPrefix, " \t\r\n*>") || strings.HasSuffix(c.InboxPrefix, ".") {
-		fault("inbox prefix %q: want a subject without wildcards", c.InboxPrefix)
-	}
 	return errors.Join(errs...)
-}
-
-// servers returns the URLs of c, each with a scheme.
-func (c Config) servers() []string {
-	var out []string
-	for s := range strings.SplitSeq(c.Server, ",") {
-		s = strings.TrimSpace(s)
-		if s == "" {
-			continue
-		}
-		if !strings.Contains(s, "://") {
-			s = "nats://" + s
-		}
-		out = append(out, s)
-	}
-	return out
-}
-
-// redacted returns the servers as logs may show them: a URL's user part can be a
-// password or a token.
-func (c Config) redacted() string {
-	var out []string
-	for _, s := range c.servers() {
-		if u, err := url.Parse(s); err == nil {
-			out = append(out, u.Scheme+"://"+u.Host)
-		}
-	}
-	return strings.Join(out, ",")
 }

@@ -373,7 +373,7 @@ func TestK8WhatTheStreamLostDropsAllViewsAndIsSeeded(t *testing.T) {
 			kv := r.bucket()
 			proxy := testfleet.StartProxy(t, r.broker.URL[len("nats://"):])
 			cfg := r.config()
-			cfg.Server = proxy.Address
+			cfg.Broker.Server = proxy.Address
 			v := watch(t, cfg, worker("w:1", "1"), worker("x:1", "1"))
 			a, b := newPrompt(1, 2), newPrompt(2, 2)
 			r.emit("w:1", 0, vllm(a.stored(0, 2)))
@@ -517,7 +517,7 @@ func TestK15DiscoveryNeverWaitsForTheBroker(t *testing.T) {
 	r := newRig(t, nil)
 	proxy := testfleet.StartProxy(t, r.broker.URL[len("nats://"):])
 	cfg := r.config()
-	cfg.Server = proxy.Address
+	cfg.Broker.Server = proxy.Address
 	v := watch(t, cfg, worker("w:1", "1"))
 	v.live()
 	proxy.Freeze()

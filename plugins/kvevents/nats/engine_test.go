@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pointsman/fleet"
+	"pointsman/internal/broker"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
 	"pointsman/kvindex"
@@ -19,7 +20,7 @@ import (
 func TestTheIndexHoldsWhatAnEngineBehindItsRelayCaches(t *testing.T) {
 	for _, engine := range []fleet.Engine{fleet.VLLM, fleet.SGLang} {
 		t.Run(string(engine), func(t *testing.T) {
-			broker := testfleet.StartNATS(t, nil)
+			b := testfleet.StartNATS(t, nil)
 			cfg := simengine.DefaultConfig()
 			cfg.Engine, cfg.Time.Scale, cfg.Cache.Capacity = engine, 100, 64
 			e, err := simengine.Start(t.Context(), cfg)
@@ -28,7 +29,7 @@ func TestTheIndexHoldsWhatAnEngineBehindItsRelayCaches(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = e.Close() })
 			relay, err := simengine.StartRelay(t.Context(), simengine.RelayConfig{
-				Server: broker.URL, WorkerID: e.ID(), Events: e.KVEvents(), Engine: engine, Every: 10 * time.Millisecond,
+				Server: b.URL, WorkerID: e.ID(), Events: e.KVEvents(), Engine: engine, Every: 10 * time.Millisecond,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -37,7 +38,7 @@ func TestTheIndexHoldsWhatAnEngineBehindItsRelayCaches(t *testing.T) {
 			<-relay.Ready()
 			w := e.Worker()
 			w.Incarnation = "1"
-			v := watch(t, Config{Server: broker.URL, Backoff: 5 * time.Millisecond}, w)
+			v := watch(t, Config{Broker: broker.Config{Server: b.URL}, Backoff: 5 * time.Millisecond}, w)
 			v.live()
 			// ZMQ subscriptions travel on their own: ask until something arrives.
 			for n := 0; value(v.sub.metrics.messages) == 0; n++ {

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"pointsman/fleet"
+	"pointsman/internal/broker"
 	"pointsman/internal/testfleet"
 	"pointsman/kvindex"
 	"pointsman/wire"
@@ -106,7 +107,7 @@ func (r *rig) put(kv jetstream.KeyValue, key string, value []byte) {
 
 func (r *rig) config() Config {
 	return Config{
-		Server: r.broker.URL, ConnectWait: 5 * time.Second, Backoff: 5 * time.Millisecond, MaxBackoff: 50 * time.Millisecond,
+		Broker: broker.Config{Server: r.broker.URL}, ConnectWait: 5 * time.Second, Backoff: 5 * time.Millisecond, MaxBackoff: 50 * time.Millisecond,
 	}
 }
 

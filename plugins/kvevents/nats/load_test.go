@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"pointsman/fleet"
+	"pointsman/internal/broker"
 	"pointsman/internal/testfleet"
 )
 
@@ -143,8 +144,8 @@ func TestAStreamOfOthersTooIsNotTakenForOneWithHoles(t *testing.T) {
 }
 
 func TestACredentialThatIsRefusedIsTriedAgain(t *testing.T) {
-	broker := testfleet.StartNATS(t, nil)
-	cfg := Config{Server: broker.URL, Backoff: natsgo.DefaultTimeout / 1000, NkeySeed: t.TempDir() + "/none"}
+	b := testfleet.StartNATS(t, nil)
+	cfg := Config{Broker: broker.Config{Server: b.URL, NkeySeed: t.TempDir() + "/none"}, Backoff: natsgo.DefaultTimeout / 1000}
 	v := watch(t, cfg, worker("w:1", "1"))
 	until(t, "attempts", func() bool { return value(v.sub.metrics.reconnects) > 1 })
 	if v.log.count("nkey seed") == 0 {
@@ -153,12 +154,13 @@ func TestACredentialThatIsRefusedIsTriedAgain(t *testing.T) {
 }
 
 func TestRunEndsAtOnce(t *testing.T) {
-	broker := testfleet.StartNATS(t, nil)
-	v := newView(t, Config{Server: broker.URL})
+	b := testfleet.StartNATS(t, nil)
+	cfg := Config{Broker: broker.Config{Server: b.URL}}
+	v := newView(t, cfg)
 	v.run() // discovery never says anything
 	v.stop()
 	before := runtime.NumGoroutine()
-	v = watch(t, Config{Server: broker.URL}, worker("w:1", "1")) // there is no stream
+	v = watch(t, cfg, worker("w:1", "1")) // there is no stream
 	until(t, "the search", func() bool { return v.log.count("no such stream yet") > 0 })
 	v.stop()
 	until(t, "its goroutines to end", func() bool { return runtime.NumGoroutine() <= before+1 })

@@ -217,7 +217,7 @@ func TestEventsBetweenConnectionsAreFetched(t *testing.T) {
 	r := newRig(t, nil)
 	proxy := testfleet.StartProxy(t, strings.TrimPrefix(r.broker.URL, "nats://"))
 	cfg := r.config()
-	cfg.Server = proxy.Address
+	cfg.Broker.Server = proxy.Address
 	v := watch(t, cfg, worker("w:1", "1"))
 	v.live()
 	a := newPrompt(1, 60)

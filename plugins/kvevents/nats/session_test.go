@@ -230,7 +230,7 @@ func TestAUserWhoMayOnlyReadEvents(t *testing.T) {
 		o.NoAuthUser = "relay"
 	})
 	cfg := r.config()
-	cfg.Server = "router:secret@" + r.broker.URL[len("nats://"):]
+	cfg.Broker.Server = "router:secret@" + r.broker.URL[len("nats://"):]
 	cfg.ConnectWait = 500 * time.Millisecond
 	v := watch(t, cfg, worker("w:1", "1"))
 	a := newPrompt(1, 2)
@@ -245,11 +245,11 @@ func TestAUserWhoMayOnlyReadEvents(t *testing.T) {
 func TestATokenThatIsRefused(t *testing.T) {
 	r := newBroker(t, func(o *server.Options) { o.Authorization = "good" })
 	cfg := r.config()
-	cfg.Token = "bad"
+	cfg.Broker.Token = "bad"
 	v := watch(t, cfg, worker("w:1", "1"))
 	until(t, "the refusal", func() bool { return v.log.count("Authorization Violation") > 0 })
 	v.stop()
-	cfg.Token = "good"
+	cfg.Broker.Token = "good"
 	v = watch(t, cfg, worker("w:1", "1"))
 	until(t, "the search for the stream", func() bool { return v.log.count("no such stream yet") > 0 })
 }

@@ -70,7 +70,7 @@ func (s *Subscriber) followStream(ctx context.Context) {
 		if !down {
 			down = true
 			s.log.LogAttrs(ctx, slog.LevelWarn, "the stream of KV events is out of reach; it is tried again",
-				slog.String("server", s.cfg.redacted()), slog.Any("error", err))
+				slog.String("server", s.cfg.Broker.Redacted()), slog.Any("error", err))
 		}
 		pause(ctx, wait/2+rand.N(wait/2+1)) //nolint:gosec // spreads retries, keeps no secret
 		wait = min(2*wait, s.cfg.MaxBackoff)

@@ -15,53 +15,22 @@ package nats
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"pointsman/internal/broker"
 	"pointsman/reports"
 	"pointsman/wire"
 )
 
-// Config is where the broker is; start from [DefaultConfig].
-type Config struct {
-	Server      string // URLs, comma separated
-	Credentials string // file of a decentralized user (.creds); "" for none
-	NkeySeed    string // file with an nkey seed; "" for none
-	Token       string // authentication token; "" for none
-	CA          string // file of the certificates to trust; "" for the system's
-	Cert, Key   string // files of the client certificate; "" for none
-}
-
-// DefaultConfig returns Infera's broker.
-func DefaultConfig() Config { return Config{Server: "nats://127.0.0.1:4222"} }
-
-// Validate reports every fault of c. It opens no file.
-func (c Config) Validate() error {
-	var errs []error
-	if strings.TrimSpace(c.Server) == "" {
-		errs = append(errs, errors.New("load reports over nats: no server: give the URL of a broker"))
-	}
-	for s := range strings.SplitSeq(servers(c.Server), ",") {
-		if _, err := url.Parse(s); err != nil { // the parser's text holds the URL, and with it a password
-			errs = append(errs, errors.New("load reports over nats: the server is not a URL"))
-		}
-	}
-	if (c.Cert == "") != (c.Key == "") {
-		errs = append(errs, errors.New("load reports over nats: give both the client certificate and its key"))
-	}
-	return errors.Join(errs...)
-}
-
 // Timing of the link.
 const (
+	connectWait   = 5 * time.Second
 	helloEvery    = time.Second
 	reconnectWait = time.Second
 	strangeAfter  = 10 * time.Second // for which a silent picker is known
@@ -72,7 +41,7 @@ const (
 
 // Link is a connection to the broker. Make it with [New].
 type Link struct {
-	cfg Config
+	cfg broker.Config
 	log *slog.Logger
 
 	board *reports.Board // of a picker; nil of a program that only publishes
@@ -88,9 +57,9 @@ type Link struct {
 
 // New returns a link that has no connection yet. A picker gives its board; a
 // forwarder gives what is to be done when a picker is heard for the first time.
-func New(cfg Config, board *reports.Board, hello func(), log *slog.Logger) (*Link, error) {
+func New(cfg broker.Config, board *reports.Board, hello func(), log *slog.Logger) (*Link, error) {
 	if err := cfg.Validate(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("load reports over nats: %w", err)
 	}
 	return &Link{cfg: cfg, board: board, hello: hello, log: log, heard: map[string]time.Time{}}, nil
 }
@@ -98,7 +67,7 @@ func New(cfg Config, board *reports.Board, hello func(), log *slog.Logger) (*Lin
 // Run keeps the connection until ctx is done, and returns nil then.
 func (l *Link) Run(ctx context.Context) error {
 	for {
-		nc, err := l.dial(ctx)
+		nc, err := l.cfg.Dial(ctx, "pointsman-load", connectWait, broker.LogFaults(ctx, l.log))
 		if err == nil {
 			err = l.serve(ctx, nc)
 			l.conn.Store(nil)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"pointsman/internal/broker"
 	"pointsman/internal/testfleet"
 	"pointsman/plugins/reports/nats"
 	"pointsman/reports"
@@ -62,7 +63,7 @@ func start(t *testing.T, f func(ctx context.Context) error) {
 
 func link(t *testing.T, url string, b *reports.Board, hello func()) *nats.Link {
 	t.Helper()
-	l, err := nats.New(nats.Config{Server: url}, b, hello, slog.New(slog.DiscardHandler))
+	l, err := nats.New(broker.Config{Server: url}, b, hello, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,17 +74,17 @@ func link(t *testing.T, url string, b *reports.Board, hello func()) *nats.Link {
 // Two pickers see each other's requests at one forwarder, a third that comes later
 // is told at once, and an outage of the broker heals.
 func TestPickersSeeOneFleetOverABroker(t *testing.T) {
-	broker := testfleet.StartNATS(t, nil)
+	server := testfleet.StartNATS(t, nil)
 	cfg := reports.DefaultConfig()
 	cfg.Interval, cfg.Heartbeat = 5*time.Millisecond, 500*time.Millisecond
 	tally := reports.NewTally(cfg, "f1")
-	fwd := link(t, broker.URL, nil, tally.Refresh)
+	fwd := link(t, server.URL, nil, tally.Refresh)
 	start(t, func(ctx context.Context) error { return tally.Run(ctx, fwd.Publish) })
 
 	picker := func(id string) (*sink, *reports.Board) {
 		s := &sink{others: map[string]int{}}
 		b := reports.NewBoard(id, s)
-		link(t, broker.URL, b, nil)
+		link(t, server.URL, b, nil)
 		return s, b
 	}
 	has := func(s *sink, n int) func() bool {
@@ -104,9 +105,9 @@ func TestPickersSeeOneFleetOverABroker(t *testing.T) {
 	eventually(t, "a new replica is told", has(c, 1))
 	eventually(t, "all know of three", func() bool { return boardA.Replicas(time.Now()) == 3 })
 
-	broker.Stop(t)
+	server.Stop(t)
 	one.Close(time.Now(), &reports.Done{Status: 200})
-	broker.Start(t)
+	server.Start(t)
 	eventually(t, "the end comes over when the broker is back", has(b, 0))
 	eventually(t, "and is told to whose it is", func() bool {
 		a.mu.Lock()
@@ -120,13 +121,8 @@ func TestPickersSeeOneFleetOverABroker(t *testing.T) {
 	}
 }
 
-func TestConfigFaults(t *testing.T) {
-	if err := nats.DefaultConfig().Validate(); err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]nats.Config{"no server": {}, "half a certificate": {Server: "n", Cert: "c"}} {
-		if c.Validate() == nil {
-			t.Errorf("%s: taken", name)
-		}
+func TestALinkWantsABroker(t *testing.T) {
+	if _, err := nats.New(broker.Config{Server: "http://h:1"}, nil, nil, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a URL of no broker is taken")
 	}
 }

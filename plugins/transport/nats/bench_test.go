@@ -29,7 +29,7 @@ func BenchmarkUnary(b *testing.B) {
 		b.Fatal(err)
 	}
 	cfg := DefaultConfig()
-	cfg.Server = broker.URL
+	cfg.Broker.Server = broker.URL
 	tr, err := New(cfg, nil)
 	if err != nil {
 		b.Fatal(err)

@@ -43,7 +43,7 @@ func start(t *testing.T, url string, edit func(*Config)) *Transport {
 func begin(t *testing.T, url string, edit func(*Config)) *Transport {
 	t.Helper()
 	cfg := DefaultConfig()
-	cfg.Server = url
+	cfg.Broker.Server = url
 	if edit != nil {
 		edit(&cfg)
 	}

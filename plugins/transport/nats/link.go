@@ -3,11 +3,8 @@ package nats
 import (
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -15,14 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"pointsman/forward"
+	"pointsman/internal/broker"
 	"pointsman/wire"
-)
-
-// Timing of the connection. A broker that does not answer two pings is gone.
-const (
-	pingInterval = 10 * time.Second
-	pingsOut     = 2
-	writeTimeout = 10 * time.Second
 )
 
 // errLost ends the exchanges of a connection that has ended.
@@ -56,32 +47,16 @@ type ended struct {
 // mostPast bounds the exchanges that are remembered.
 const mostPast = 1024
 
-// dialer makes the client library's dials end with a context.
-type dialer struct {
-	ctx context.Context //nolint:containedctx // the library's interface has no room for it
-	d   net.Dialer
-}
-
-// Dial connects to one of the broker's addresses.
-func (d *dialer) Dial(network, address string) (net.Conn, error) {
-	return d.d.DialContext(d.ctx, network, address)
-}
-
 // dial connects to the broker.
 func (t *Transport) dial(ctx context.Context) (*link, error) {
 	l := &link{
 		t: t, closed: make(chan struct{}), live: map[string]*exchange{}, past: map[string]ended{},
-		prefix: t.cfg.InboxPrefix + "." + rand.Text() + ".",
+		prefix: t.cfg.Broker.InboxPrefix + "." + rand.Text() + ".",
 	}
-	opts, err := t.options(ctx)
-	if err != nil {
-		return nil, err
-	}
-	opts = append(opts,
+	var err error
+	l.nc, err = t.cfg.Broker.Dial(ctx, "pointsman-router-req", max(t.cfg.ConnectWait, 100*time.Millisecond),
 		nats.ClosedHandler(func(*nats.Conn) { close(l.closed) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { l.fault(ctx, err) }),
-	)
-	l.nc, err = nats.Connect(strings.Join(t.cfg.servers(), ","), opts...)
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { l.fault(ctx, err) }))
 	if err != nil {
 		return nil, err
 	}
@@ -96,36 +71,6 @@ func (t *Transport) dial(ctx context.Context) (*link, error) {
 		return nil, fmt.Errorf("subscribe to replies: %w", err)
 	}
 	return l, nil
-}
-
-// options reads the files that the configuration names, so that each connection
-// uses what they hold at the time.
-func (t *Transport) options(ctx context.Context) ([]nats.Option, error) {
-	opts := []nats.Option{
-		nats.Name("pointsman-router-req"), nats.NoReconnect(), nats.Timeout(max(t.cfg.ConnectWait, 100*time.Millisecond)),
-		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsOut), nats.FlusherTimeout(writeTimeout),
-		nats.CustomInboxPrefix(t.cfg.InboxPrefix), nats.SetCustomDialer(&dialer{ctx: ctx}),
-	}
-	if t.cfg.Credentials != "" {
-		opts = append(opts, nats.UserCredentials(t.cfg.Credentials))
-	}
-	if t.cfg.NkeySeed != "" {
-		nkey, err := nats.NkeyOptionFromSeed(t.cfg.NkeySeed)
-		if err != nil {
-			return nil, fmt.Errorf("nkey seed %s: %w", t.cfg.NkeySeed, err)
-		}
-		opts = append(opts, nkey)
-	}
-	if t.cfg.Token != "" {
-		opts = append(opts, nats.Token(t.cfg.Token))
-	}
-	if t.cfg.CA != "" {
-		opts = append(opts, nats.RootCAs(t.cfg.CA))
-	}
-	if t.cfg.Cert != "" {
-		opts = append(opts, nats.ClientCert(t.cfg.Cert, t.cfg.Key), nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12}))
-	}
-	return opts, nil
 }
 
 // take hands a message to its exchange. It runs on the subscription's goroutine
@@ -184,7 +129,7 @@ func (l *link) fault(ctx context.Context, err error) {
 	case errors.Is(err, nats.ErrPermissionViolation):
 		l.deny(err)
 	}
-	l.t.log.LogAttrs(ctx, slog.LevelWarn, "nats reports a fault", slog.Any("error", err))
+	broker.LogFault(ctx, l.t.log, err)
 }
 
 // deny ends the exchanges whose request the broker did not let through.

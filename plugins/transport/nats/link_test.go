@@ -2,25 +2,13 @@ package nats
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
-	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nkeys"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -256,67 +244,6 @@ func TestACancelationReachesAWorkerThroughABrokerRestart(t *testing.T) {
 	until(t, "the abort", func() bool { return e.Receipts()[0].Outcome == simengine.OutcomeAborted })
 }
 
-func TestCredentialsOpenTheBroker(t *testing.T) {
-	user, err := nkeys.CreateUser()
-	if err != nil {
-		t.Fatal(err)
-	}
-	seed, err := user.Seed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	public, err := user.PublicKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "seed")
-	if err := os.WriteFile(file, seed, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	dir, pool := certificates(t)
-	with := func(userinfo string) func(url string, c *Config) {
-		return func(url string, c *Config) { c.Server = strings.Replace(url, "nats://", "nats://"+userinfo+"@", 1) }
-	}
-	for _, tc := range []struct {
-		name   string
-		broker func(*server.Options)
-		good   func(url string, c *Config)
-	}{
-		{"user and password in the URL", func(o *server.Options) { o.Username, o.Password = "u", "p" }, with("u:p")},
-		{"token in the URL", func(o *server.Options) { o.Authorization = "tok" }, with("tok")},
-		{"token", func(o *server.Options) { o.Authorization = "tok" }, func(_ string, c *Config) { c.Token = "tok" }},
-		{"nkey", func(o *server.Options) { o.Nkeys = []*server.NkeyUser{{Nkey: public}} }, func(_ string, c *Config) { c.NkeySeed = file }},
-		{"client certificate", func(o *server.Options) {
-			cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
-			o.TLS, o.TLSTimeout = true, 5
-		}, func(_ string, c *Config) {
-			c.CA, c.Cert, c.Key = filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-		}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			broker := testfleet.StartNATS(t, tc.broker)
-			tr := start(t, broker.URL, func(c *Config) { tc.good(broker.URL, c) })
-			if got := do(t.Context(), tr, script0(), chat(1, true)); got.stage != forward.StageDial || !errors.Is(got.err, errNobody) {
-				t.Errorf("status %d, error %v; want %v", got.status, got.err, errNobody)
-			}
-			cfg := DefaultConfig()
-			cfg.Server = broker.URL
-			bad, err := New(cfg, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if l, err := bad.dial(t.Context()); err == nil {
-				l.end()
-				t.Error("the broker takes us without credentials")
-			}
-		})
-	}
-}
-
 func TestAForbiddenRequestFailsAtOnce(t *testing.T) {
 	broker := testfleet.StartNATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
@@ -350,40 +277,6 @@ pointsman_nats_requests_total{outcome="no_responders"} 1
 `), "pointsman_nats_connected", "pointsman_nats_requests_total"); err != nil {
 		t.Error(err)
 	}
-}
-
-// certificates writes an authority and a certificate of its for 127.0.0.1.
-func certificates(t *testing.T) (dir string, pool *x509.CertPool) {
-	t.Helper()
-	dir = t.TempDir()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	for name, b := range map[string][]byte{
-		"ca.pem": cert, "cert.pem": cert, "key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pool = x509.NewCertPool()
-	pool.AppendCertsFromPEM(cert)
-	return dir, pool
 }
 
 // TestAWorkerWithAThrottleComesBackBehindABrokerRestart: its stream and consumer

@@ -48,6 +48,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	cfg.Broker = cfg.Broker.WithDefaults()
 	t := &Transport{cfg: cfg, log: log, metrics: newMetrics()}
 	t.metrics.buffered(&t.buffered)
 	t.rooms.max = cfg.MaxPending
@@ -100,7 +101,7 @@ func (t *Transport) Run(ctx context.Context) error {
 		if !down {
 			down, level = true, slog.LevelWarn
 		}
-		t.log.LogAttrs(ctx, level, "nats broker not reached; it is tried again", slog.String("servers", t.cfg.redacted()),
+		t.log.LogAttrs(ctx, level, "nats broker not reached; it is tried again", slog.String("servers", t.cfg.Broker.Redacted()),
 			slog.Duration("retry_in", wait), slog.Any("error", err))
 		pause(ctx, wait/2+rand.N(wait)) //nolint:gosec // spread, not secrecy
 		wait = min(2*wait, longestWait)
@@ -113,7 +114,7 @@ func (t *Transport) serve(ctx context.Context, l *link) {
 	t.link.Store(l)
 	t.metrics.connected.Set(1)
 	t.metrics.connects.Inc()
-	t.log.LogAttrs(ctx, slog.LevelInfo, "nats broker connected", slog.String("servers", t.cfg.redacted()))
+	t.log.LogAttrs(ctx, slog.LevelInfo, "nats broker connected", slog.String("servers", t.cfg.Broker.Redacted()))
 	t.chores.poke()
 	select {
 	case <-ctx.Done():
@@ -123,7 +124,7 @@ func (t *Transport) serve(ctx context.Context, l *link) {
 		}
 		_ = l.nc.FlushTimeout(lastFlush) // the connection ends in any case
 	case <-l.closed:
-		t.log.LogAttrs(ctx, slog.LevelWarn, "nats broker lost", slog.String("servers", t.cfg.redacted()), slog.Any("error", l.nc.LastError()))
+		t.log.LogAttrs(ctx, slog.LevelWarn, "nats broker lost", slog.String("servers", t.cfg.Broker.Redacted()), slog.Any("error", l.nc.LastError()))
 	}
 	t.link.Store(nil)
 	t.metrics.connected.Set(0)
