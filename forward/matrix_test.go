@@ -137,7 +137,7 @@ func newCell(t *testing.T, transport, broker string) *cell {
 	case "nats":
 		ec.NATS.Server = broker
 		nc := natstransport.DefaultConfig()
-		nc.Server, nc.IdleTimeout = broker, time.Second
+		nc.Broker.Server, nc.IdleTimeout = broker, time.Second
 		nt, err := natstransport.New(nc, slog.New(slog.DiscardHandler))
 		fatal(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
