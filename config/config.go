@@ -65,8 +65,8 @@ type Config struct {
 	// nothing was said of either (Infera's operator gives its EPP no transport,
 	// defect E4).
 	KVEventFallback bool
-	KVEventTopic     string
-	KVReplayOffset   int // a publisher's replay port less its event port; 0 for none
+	KVEventTopic    string
+	KVReplayOffset  int // a publisher's replay port less its event port; 0 for none
 
 	TokenizerPath   string
 	Tokenizer       string // auto, remote, none

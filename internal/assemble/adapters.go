@@ -38,4 +38,3 @@ func newSource(cfg *config.Config, log *slog.Logger) (fleet.Source, error) {
 	}
 	return mk(adapterSettings(cfg), log)
 }
-
