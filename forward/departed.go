@@ -126,6 +126,7 @@ func (s *Server) watch(ctx context.Context) {
 		if n := s.pending.follow(s.deps.Store.Snapshot()); n > 0 {
 			s.metrics.departed.Add(float64(n))
 		}
+		s.metrics.pairs.forget(s.deps.Store.Snapshot())
 		select {
 		case <-ctx.Done():
 			return

@@ -238,6 +238,9 @@ func (x *exchange) finish(ctx context.Context, err error) {
 	x.s.metrics.finished(x.router(), outcome, took)
 	end := x.ending(err)
 	x.s.metrics.ended.WithLabelValues(end).Inc()
+	if err != nil {
+		x.s.metrics.pairs.unpaired(err, x.route.prefill != "")
+	}
 	x.remember(err, end, took)
 	x.land(took)
 	x.s.metrics.bytesOut.Add(float64(x.written))

@@ -39,6 +39,7 @@ type metrics struct {
 	canaries      *prometheus.CounterVec
 	departed      prometheus.Counter
 	decodeDials   prometheus.Counter
+	pairs         *pairMetrics
 	fallbackLocal prometheus.Counter
 	stripped      prometheus.Counter
 	direct        *prometheus.CounterVec
@@ -53,6 +54,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &metrics{
+		pairs: newPairMetrics(),
 		buffered: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "pointsman_forward_buffered_body_bytes",
 			Help: "Memory of the request bodies held until a worker answers.",
@@ -126,7 +128,7 @@ func newMetrics(bodies *admission.Budget) *metrics {
 func (s *Server) Register(reg prometheus.Registerer) error {
 	m := s.metrics
 	for _, c := range []prometheus.Collector{
-		m.duration, m.inflight, m.attempts, m.ended, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.canaries, m.departed, m.decodeDials, m.fallbackLocal, m.stripped, m.direct, m.gone, m.bytesIn, m.bytesOut, m.buffered,
+		m.duration, m.inflight, m.attempts, m.ended, m.retries, m.failovers, m.sameEP, m.sameEPOK, m.exhausted, m.prefillLocal, m.ttft, m.truncated, m.missingDone, m.aborts, m.prefills, m.prefillFaults, m.redispatches, m.canaries, m.departed, m.decodeDials, m.fallbackLocal, m.stripped, m.direct, m.gone, m.bytesIn, m.bytesOut, m.buffered, m.pairs.took, m.pairs.failures,
 	} {
 		if err := reg.Register(c); err != nil {
 			return err

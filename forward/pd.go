@@ -190,6 +190,7 @@ func (l *legs) serial() error {
 	for {
 		dec, err := l.conn.Decode(l.pair, l.body, answered)
 		if err != nil {
+			l.a.x.s.metrics.pairs.failures.WithLabelValues(legFailure(legPrefill, reasonOf(err, false), err)).Inc()
 			return &legError{err}
 		}
 		err = l.decode(dec)
@@ -229,6 +230,7 @@ func (l *legs) alternate(err error) bool {
 	x.flight.Moved(time.Now(), x.receipt(nil, 0))
 	x.fly(&d)
 	x.s.metrics.decodeDials.Inc()
+	x.s.metrics.pairs.failures.WithLabelValues("decode_open_retried").Inc()
 	x.s.metrics.failovers.Inc()
 	why := a.reason(err)
 	x.end(a.last, why, err)

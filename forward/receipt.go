@@ -22,6 +22,8 @@ const (
 
 func (l leg) letter() byte { return "mpd"[l] }
 
+func (l leg) String() string { return [...]string{"mixed", "prefill", "decode"}[l] }
+
 // reason is how a try ended, as receipts and metrics say it.
 type reason uint8
 

@@ -27,6 +27,7 @@ type try struct {
 	n        byte // number within the leg, from 1
 	worker   string
 	progress Progress
+	began    time.Duration // since the request's start; 0 but for the legs of a pair
 
 	why  reason        // guarded by exchange.mu: legs of a pair end in their own time
 	over time.Duration // since the request's start, when why was set
@@ -95,6 +96,9 @@ func (x *exchange) newTry(to sending) *try {
 	}
 	t.leg, t.n, t.worker = to.leg, x.sent[to.leg], to.worker.ID
 	t.progress.start, t.progress.timed = x.start, to.timed
+	if to.leg != legMixed {
+		t.began = time.Since(x.start)
+	}
 	t.name(x.id, x.nonce[:])
 	x.tries = append(x.tries, t)
 	if to.timed != nil {
@@ -139,6 +143,9 @@ func (x *exchange) end(t *try, why reason, err error) {
 	x.mu.Unlock()
 	if first {
 		x.s.metrics.attempts.WithLabelValues(t.stage(err).String(), why.String()).Inc()
+		if t.leg != legMixed {
+			x.s.metrics.pairs.ended(t, why, err, t.over-t.began)
+		}
 	}
 }
 
