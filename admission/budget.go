@@ -11,19 +11,23 @@ var ErrExhausted = errors.New("too much is being served: try again later")
 
 // Budget bounds a sum, such as the bytes of request bodies held in memory at
 // once. Make it with [NewBudget]. It is safe for concurrent use and takes no lock.
-type Budget struct {
-	limit int64
-	used  atomic.Int64
-}
+type Budget struct{ limit, used atomic.Int64 }
 
 // NewBudget returns a budget of limit units; 0 or less is no limit, and then the
 // sum is only counted.
-func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+func NewBudget(limit int64) *Budget {
+	b := new(Budget)
+	b.SetLimit(limit)
+	return b
+}
+
+// SetLimit makes limit the bound of what is taken from now on; what is held stays.
+func (b *Budget) SetLimit(limit int64) { b.limit.Store(limit) }
 
 // Take adds n to the sum and reports whether it fits. What does not fit is not
 // added. Who took n gives n back.
 func (b *Budget) Take(n int64) bool {
-	if b.used.Add(n) > b.limit && b.limit > 0 {
+	if limit := b.limit.Load(); b.used.Add(n) > limit && limit > 0 {
 		b.used.Add(-n)
 		return false
 	}

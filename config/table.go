@@ -158,12 +158,12 @@ func (c *Config) requests() []setting {
 		{name: "sse-error-done", group: "Requests", in: Forwarder, usage: "put [DONE] behind the error event that ends a broken stream, for clients that hang without it", value: boolValue(&c.Forward.ErrorDone)},
 		{name: "sse-accept-finish-reason", group: "Requests", in: Forwarder, usage: "take a stream without [DONE] as complete, and add it, when every choice has told a finish reason and the stream ends properly; for engines that omit [DONE]", value: boolValue(&c.Forward.AcceptFinish)},
 		{name: "min-body-rate", group: "Requests", in: Forwarder, usage: "bytes per second at which a client must send its body, on average after the first 30 s; below it 408", value: int64Value(&c.Forward.MinBodyRate, 1, 1<<30)},
-		{name: "max-body", restart: true, group: "Requests", in: Both, usage: "largest request body in bytes; above it 413", value: c.maxBody()},
-		{name: "max-buffered", restart: true, group: "Requests", in: Both, usage: "memory in bytes for the bodies of all open requests together; above it 429; 0 for no limit", value: c.maxBuffered()},
-		{name: "body-chunk", restart: true, group: "Requests", in: EPP, usage: "largest piece of a body handed back to the gateway, in bytes", value: intValue(&c.ExtProc.ChunkSize, 1024, 1<<30)},
-		{name: "epp-fallback-endpoints", restart: true, group: "Requests", in: EPP, usage: "endpoints that an answer names, the best first, for gateways that take the next when they cannot reach one (override_host with a retry policy); 1 is the best alone, which ORIGINAL_DST clusters need", value: intValue(&c.ExtProc.Endpoints, 1, 8)},
-		{name: "clear-route-cache", restart: true, group: "Requests", in: EPP, usage: "make the gateway select the route again after a pick", value: boolValue(&c.ExtProc.ClearRouteCache)},
-		{name: "max-in-flight", restart: true, group: "Requests", in: EPP, usage: "open requests above which new ones get 429; 0 for no limit", value: intValue(&c.ExtProc.MaxInFlight, 0, 1<<30)},
+		{name: "max-body", group: "Requests", in: Both, usage: "largest request body in bytes; above it 413", value: c.maxBody()},
+		{name: "max-buffered", group: "Requests", in: Both, usage: "memory in bytes for the bodies of all open requests together; above it 429; 0 for no limit", value: c.maxBuffered()},
+		{name: "body-chunk", group: "Requests", in: EPP, usage: "largest piece of a body handed back to the gateway, in bytes", value: intValue(&c.ExtProc.ChunkSize, 1024, 1<<30)},
+		{name: "epp-fallback-endpoints", group: "Requests", in: EPP, usage: "endpoints that an answer names, the best first, for gateways that take the next when they cannot reach one (override_host with a retry policy); 1 is the best alone, which ORIGINAL_DST clusters need", value: intValue(&c.ExtProc.Endpoints, 1, 8)},
+		{name: "clear-route-cache", group: "Requests", in: EPP, usage: "make the gateway select the route again after a pick", value: boolValue(&c.ExtProc.ClearRouteCache)},
+		{name: "max-in-flight", group: "Requests", in: EPP, usage: "open requests above which new ones get 429; 0 for no limit", value: intValue(&c.ExtProc.MaxInFlight, 0, 1<<30)},
 	}
 }
 

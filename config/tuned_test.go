@@ -8,7 +8,7 @@ import (
 
 // tunable are the fields of Config whose rooms take new settings while running,
 // by a call of Live.OnReload in internal/assemble or the programs.
-var tunable = []string{"Admission", "Breaker", "Forward", "Health", "Picker", "PDMode"}
+var tunable = []string{"Admission", "Breaker", "ExtProc", "Forward", "Health", "Picker", "PDMode"}
 
 // TestTunedRowsFillRoomsThatTakeThem: a row that is not marked "restart" must
 // change nothing but what is handed on when the file changes.

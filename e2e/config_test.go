@@ -115,9 +115,21 @@ func TestAReloadReachesBothProgramsAndABadFileNeither(t *testing.T) {
 	settled("pointsman_config_reloads_total", map[string]string{"result": "refused"}, 1)
 	same(2, `"request_max_retries":{"declared":3,"effective":3,`)
 
-	save("request_max_retries: 2, health_probe: false")
+	// The EPP's own door: what it takes changes with the file, for the next request.
+	long := map[string]string{"Content-Type": "application/json"}
+	post := func() int {
+		t.Helper()
+		return send(t, http.DefaultClient, http.MethodPost, s.URL+"/v1/chat/completions", bytes.NewReader(chatBody(t, words(1, 1000), nil)), long).status
+	}
+	if got := post(); got != http.StatusOK {
+		t.Errorf("before the change: status %d", got)
+	}
+	save("request_max_retries: 2, health_probe: false, max_body: 2000")
 	settled("infera_router_config_generation", nil, 3)
-	same(3, `"request_max_retries":{"declared":2,"effective":2,`, `"health_probe":{"declared":false,"effective":false,`)
+	same(3, `"request_max_retries":{"declared":2,"effective":2,`, `"health_probe":{"declared":false,"effective":false,`, `"max_body":{"declared":2000,"effective":2000,`)
+	if got := post(); got != http.StatusRequestEntityTooLarge {
+		t.Errorf("above the new limit: status %d", got)
+	}
 }
 
 // TestABadConfigurationOpensNoPort starts both programs with faults of several

@@ -66,9 +66,9 @@ func (x *exchange) choose(now time.Time) error {
 		return err
 	}
 	x.dec, x.picked = dec, true
-	x.route.to(&dec, x.s.cfg.DestinationPort)
+	x.route.to(&dec, x.cfg.DestinationPort)
 	x.number()
-	if x.s.cfg.Conformance {
+	if x.cfg.Conformance {
 		x.route.extra = append(x.route.extra[:0], header{headerEcho, headerConformance + ":" + string(x.route.destination)})
 	}
 	x.sign(now)

@@ -42,16 +42,14 @@ const eosTail = "\x10\x01"
 type assembler struct {
 	pool    *bufferPool
 	control []controlHeader
-	clear   bool // ask for a new route selection
 	tail    mem.Buffer
 	plain   [answerResponseTrailers + 1]mem.BufferSlice // answers that change nothing
 }
 
-func newAssembler(cfg Config, pool *bufferPool) *assembler {
+func newAssembler(pool *bufferPool) *assembler {
 	a := &assembler{
 		pool:    pool,
 		control: controls[:],
-		clear:   cfg.ClearRouteCache,
 		tail:    mem.SliceBuffer(eosTail),
 	}
 	for num := answerRequestHeaders; num <= answerResponseTrailers; num++ {
@@ -171,6 +169,8 @@ type route struct {
 	id       string   // request ID, where the request has none; "" else
 
 	forged []string // further headers that a client sent and that must not pass
+
+	reselect bool // the gateway is to select its route again: Config.ClearRouteCache
 }
 
 // sets reports whether a header is among the further ones of r: then the client's
@@ -185,36 +185,68 @@ type header struct{ name, value string }
 // skip is the value of HeaderPrefillSkip.
 const skip = "true"
 
-func (r *route) routed() routed {
-	var set routed
+// setting is a header that an answer sets, and its value: one of the two.
+type setting struct {
+	name  string
+	bytes []byte
+	text  string
+}
+
+func (f *setting) size() int { return setHeaderSize(f.name, len(f.bytes)+len(f.text)) }
+
+func (f *setting) append(dst []byte) []byte {
+	if f.text != "" {
+		return appendSetHeader(dst, f.name, f.text)
+	}
+	return appendSetHeader(dst, f.name, f.bytes)
+}
+
+// maxSettings is room for all routing headers and the further ones: of a
+// conformance test, and of a rewritten body.
+const maxSettings = 12
+
+// settings are the headers that an answer sets, and which of the routing headers
+// are among them. It is an array, so that it can stay on the stack.
+type settings struct {
+	list [maxSettings]setting
+	n    int
+	set  routed
+}
+
+// bytes and text add a header, but for one without a value.
+func (f *settings) bytes(bit routed, name string, value []byte) {
+	if len(value) > 0 {
+		f.list[f.n] = setting{name: name, bytes: value}
+		f.n, f.set = f.n+1, f.set|bit
+	}
+}
+
+func (f *settings) text(bit routed, name, value string) {
+	if value != "" {
+		f.list[f.n] = setting{name: name, text: value}
+		f.n, f.set = f.n+1, f.set|bit
+	}
+}
+
+// headers adds what r sets.
+func (r *route) headers(f *settings) {
 	if len(r.destination) > 0 {
-		set |= routedWorker
+		f.bytes(routedWorker, HeaderDestination, r.destination)
+		f.text(routedWorker, HeaderWorker, r.worker)
 	}
-	if r.prefill != "" {
-		set |= routedPrefill
-	}
-	if len(r.rank) > 0 {
-		set |= routedRank
-	}
-	if len(r.prefillRank) > 0 {
-		set |= routedPrefillRank
-	}
+	f.text(routedPrefill, HeaderPrefill, r.prefill)
+	f.bytes(routedRank, HeaderRank, r.rank)
+	f.bytes(routedPrefillRank, HeaderPrefillRank, r.prefillRank)
 	if r.alone {
-		set |= routedSkip
+		f.text(routedSkip, HeaderPrefillSkip, skip)
 	}
-	if len(r.fallback) > 0 {
-		set |= routedFallback
+	for i := range r.extra {
+		f.text(0, r.extra[i].name, r.extra[i].value)
 	}
-	if len(r.ticket) > 0 {
-		set |= routedTicket
-	}
-	if r.id != "" {
-		set |= routedID
-	}
-	if len(r.pick) > 0 {
-		set |= routedPick
-	}
-	return set
+	f.bytes(routedFallback, HeaderFallback, r.fallback)
+	f.bytes(routedTicket, HeaderTicket, r.ticket)
+	f.text(routedID, HeaderRequestID, r.id)
+	f.bytes(routedPick, reports.Header, r.pick)
 }
 
 // route returns the answer num (to headers or a body) that sets the routing
@@ -222,10 +254,11 @@ func (r *route) routed() routed {
 // in dynamic metadata too. The header and the metadata are the same string, as
 // the protocol demands.
 func (a *assembler) route(num protowire.Number, r *route) answer {
-	set := r.routed()
-	mutation := a.mutationSize(r, set)
+	var set settings
+	r.headers(&set)
+	mutation := a.mutationSize(r, &set)
 	common := lenField(mutation)
-	if a.clear {
+	if r.reselect {
 		common += 2
 	}
 	if r.body != nil {
@@ -233,59 +266,31 @@ func (a *assembler) route(num protowire.Number, r *route) answer {
 	}
 	metadata := metadataSize(r.destination)
 	total := lenField(lenField(common))
-	if set != 0 {
+	if set.set != 0 {
 		total += lenField(metadata)
 	}
 	b := a.pool.Get(total)
 	out := appendLen((*b)[:0], num, lenField(common))
 	out = appendLen(out, 1, common)
 	out = appendLen(out, 2, mutation)
-	out = a.appendMutation(out, r, set)
+	out = a.appendMutation(out, r, &set)
 	if r.body != nil {
 		out = appendLen(out, 3, lenField(len(r.body)))
 		out = append(appendLen(out, 1, len(r.body)), r.body...)
 	}
-	if a.clear {
+	if r.reselect {
 		out = append(out, 5<<3, 1)
 	}
-	if set != 0 {
+	if set.set != 0 {
 		out = appendMetadata(appendLen(out, answerDynamicMetadata, metadata), r.destination)
 	}
 	return a.own(b, out)
 }
 
-func (a *assembler) mutationSize(r *route, set routed) int {
+func (a *assembler) mutationSize(r *route, set *settings) int {
 	n := 0
-	if set&routedWorker != 0 {
-		n += lenField(setHeaderSize(HeaderDestination, len(r.destination)))
-		n += lenField(setHeaderSize(HeaderWorker, len(r.worker)))
-	}
-	if set&routedPrefill != 0 {
-		n += lenField(setHeaderSize(HeaderPrefill, len(r.prefill)))
-	}
-	if set&routedRank != 0 {
-		n += lenField(setHeaderSize(HeaderRank, len(r.rank)))
-	}
-	if set&routedPrefillRank != 0 {
-		n += lenField(setHeaderSize(HeaderPrefillRank, len(r.prefillRank)))
-	}
-	if set&routedSkip != 0 {
-		n += lenField(setHeaderSize(HeaderPrefillSkip, len(skip)))
-	}
-	for i := range r.extra {
-		n += lenField(setHeaderSize(r.extra[i].name, len(r.extra[i].value)))
-	}
-	if set&routedFallback != 0 {
-		n += lenField(setHeaderSize(HeaderFallback, len(r.fallback)))
-	}
-	if set&routedTicket != 0 {
-		n += lenField(setHeaderSize(HeaderTicket, len(r.ticket)))
-	}
-	if set&routedID != 0 {
-		n += lenField(setHeaderSize(HeaderRequestID, len(r.id)))
-	}
-	if set&routedPick != 0 {
-		n += lenField(setHeaderSize(reports.Header, len(r.pick)))
+	for i := range set.n {
+		n += lenField(set.list[i].size())
 	}
 	for _, name := range r.forged {
 		if !r.sets(name) {
@@ -293,44 +298,16 @@ func (a *assembler) mutationSize(r *route, set routed) int {
 		}
 	}
 	for i := range a.control {
-		if a.control[i].set&set == 0 {
+		if a.control[i].set&set.set == 0 {
 			n += lenField(len(a.control[i].name))
 		}
 	}
 	return n
 }
 
-func (a *assembler) appendMutation(dst []byte, r *route, set routed) []byte {
-	if set&routedWorker != 0 {
-		dst = appendSetHeader(dst, HeaderDestination, r.destination)
-		dst = appendSetHeader(dst, HeaderWorker, r.worker)
-	}
-	if set&routedPrefill != 0 {
-		dst = appendSetHeader(dst, HeaderPrefill, r.prefill)
-	}
-	if set&routedRank != 0 {
-		dst = appendSetHeader(dst, HeaderRank, r.rank)
-	}
-	if set&routedPrefillRank != 0 {
-		dst = appendSetHeader(dst, HeaderPrefillRank, r.prefillRank)
-	}
-	if set&routedSkip != 0 {
-		dst = appendSetHeader(dst, HeaderPrefillSkip, skip)
-	}
-	for i := range r.extra {
-		dst = appendSetHeader(dst, r.extra[i].name, r.extra[i].value)
-	}
-	if set&routedFallback != 0 {
-		dst = appendSetHeader(dst, HeaderFallback, r.fallback)
-	}
-	if set&routedTicket != 0 {
-		dst = appendSetHeader(dst, HeaderTicket, r.ticket)
-	}
-	if set&routedID != 0 {
-		dst = appendSetHeader(dst, HeaderRequestID, r.id)
-	}
-	if set&routedPick != 0 {
-		dst = appendSetHeader(dst, reports.Header, r.pick)
+func (a *assembler) appendMutation(dst []byte, r *route, set *settings) []byte {
+	for i := range set.n {
+		dst = set.list[i].append(dst)
 	}
 	for _, name := range r.forged {
 		if !r.sets(name) {
@@ -340,7 +317,7 @@ func (a *assembler) appendMutation(dst []byte, r *route, set routed) []byte {
 	// A header is never both set and removed: data planes differ in which of
 	// the two they do first.
 	for i := range a.control {
-		if a.control[i].set&set == 0 {
+		if a.control[i].set&set.set == 0 {
 			dst = appendLen(dst, 2, len(a.control[i].name))
 			dst = append(dst, a.control[i].name...)
 		}

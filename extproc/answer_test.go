@@ -30,7 +30,7 @@ func decode(tb testing.TB, a answer) *extprocv3.ProcessingResponse {
 	return &got
 }
 
-func testAssembler(cfg Config) *assembler { return newAssembler(cfg, new(bufferPool)) }
+func testAssembler() *assembler { return newAssembler(new(bufferPool)) }
 
 func setOption(key, value string) *corev3.HeaderValueOption {
 	return &corev3.HeaderValueOption{
@@ -100,8 +100,6 @@ func TestRouteAnswersEqualTheGeneratedTypes(t *testing.T) {
 	for _, c := range cases {
 		for _, clearCache := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, clear_route_cache %t", c.name, clearCache), func(t *testing.T) {
-				cfg := DefaultConfig()
-				cfg.ClearRouteCache = clearCache
 				common := &extprocv3.CommonResponse{
 					HeaderMutation:  &extprocv3.HeaderMutation{SetHeaders: c.set},
 					ClearRouteCache: clearCache,
@@ -123,7 +121,9 @@ func TestRouteAnswersEqualTheGeneratedTypes(t *testing.T) {
 					}
 					want.DynamicMetadata = lb
 				}
-				got := decode(t, testAssembler(cfg).route(answerRequestHeaders, &c.route))
+				r := c.route
+				r.reselect = clearCache
+				got := decode(t, testAssembler().route(answerRequestHeaders, &r))
 				if !proto.Equal(got, want) {
 					t.Errorf("got  %v\nwant %v", got, want)
 				}
@@ -138,7 +138,7 @@ func TestPiecesEqualTheGeneratedTypes(t *testing.T) {
 		for _, eos := range []bool{false, true} {
 			for _, num := range []protowire.Number{answerRequestBody, answerResponseBody} {
 				t.Run(fmt.Sprintf("%d bytes, end %t, field %d", size, eos, num), func(t *testing.T) {
-					a := testAssembler(DefaultConfig())
+					a := testAssembler()
 					body := strings.Repeat("0123456789abcdef", size/16+2)[1 : size+1]
 					handle := a.pool.Get(size + 7)
 					copy((*handle)[3:], body)
@@ -194,7 +194,7 @@ func TestPlainAnswersEqualTheGeneratedTypes(t *testing.T) {
 		kindRequestTrailers:  {Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}},
 		kindResponseTrailers: {Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}},
 	}
-	a := testAssembler(DefaultConfig())
+	a := testAssembler()
 	for k, w := range want {
 		for range 2 { // shared bytes must survive their sending
 			if got := decode(t, a.same(k)); !proto.Equal(got, w) {
@@ -205,7 +205,7 @@ func TestPlainAnswersEqualTheGeneratedTypes(t *testing.T) {
 }
 
 func BenchmarkRouteAnswer(b *testing.B) {
-	a := testAssembler(DefaultConfig())
+	a := testAssembler()
 	r := &route{destination: []byte("10.0.0.1:8000"), worker: "10.0.0.1:30000"}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -216,7 +216,7 @@ func BenchmarkRouteAnswer(b *testing.B) {
 func BenchmarkPiece(b *testing.B) {
 	for _, size := range []int{150, 62000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			a := testAssembler(DefaultConfig())
+			a := testAssembler()
 			buf := mem.NewBuffer(a.pool.Get(size), a.pool)
 			b.ReportAllocs()
 			for b.Loop() {

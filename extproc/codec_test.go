@@ -60,7 +60,7 @@ func TestCodecKeepsTheReceivedBytesAliveUntilTheMessageIsFreed(t *testing.T) {
 }
 
 func TestCodecHandsOutAnAnswerOnce(t *testing.T) {
-	a := testAssembler(DefaultConfig())
+	a := testAssembler()
 	answer := a.route(answerRequestHeaders, &route{destination: []byte("h:1"), worker: "w"})
 	c := newCodec(a.pool)
 	data, err := c.Marshal(&answer)

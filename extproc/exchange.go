@@ -18,6 +18,7 @@ import (
 // messages in order and sends the answers it leaves in out, also in order.
 type exchange struct {
 	s   *Server
+	cfg *Config  // as it was when the stream began
 	out []answer // to be sent, oldest first; the transport empties it
 
 	configured   bool
@@ -85,6 +86,8 @@ func (x *exchange) start() {
 		x.ticket = &admission.Request{Pick: x.choose, Places: x.places}
 	}
 	x.requestMode, x.responseMode = modeFullDuplex, modeFullDuplex
+	x.cfg = x.s.cfg.Load()
+	x.route.reselect = x.cfg.ClearRouteCache
 }
 
 // on takes one message and appends its answers to x.out. It reports whether the
@@ -170,7 +173,7 @@ func (x *exchange) refuse(ctx context.Context, err error) {
 	}
 	x.out = x.out[:0]
 	x.refused = r.status
-	if gate := x.s.deps.Gate; gate != nil && x.s.cfg.Admission.Tells(gate.Mode()) {
+	if gate := x.s.deps.Gate; gate != nil && x.cfg.Admission.Tells(gate.Mode()) {
 		inflight, queued, limit := gate.Counts()
 		r.counts = []int{inflight, queued, limit}
 	}

@@ -26,7 +26,7 @@ func (x *exchange) requestHeaders(ctx context.Context, m *message) error {
 	if err := x.subset.observe(m.metadata); err != nil {
 		return x.malformed(ctx, err)
 	}
-	if limit := x.s.cfg.MaxInFlight; limit > 0 && x.s.metrics.open.Load() > int64(limit) {
+	if limit := x.cfg.MaxInFlight; limit > 0 && x.s.metrics.open.Load() > int64(limit) {
 		return tooMany()
 	}
 	if m.eos {
@@ -35,7 +35,7 @@ func (x *exchange) requestHeaders(ctx context.Context, m *message) error {
 	switch x.requestMode {
 	case modeBuffered, modeBufferedPartial:
 		x.open = true
-		x.push(x.s.asm.route(answerRequestHeaders, &route{forged: x.route.forged}))
+		x.push(x.s.asm.route(answerRequestHeaders, &route{forged: x.route.forged, reselect: x.route.reselect}))
 	case modeStreamed, modeNone:
 		if err := x.pickUnseen(ctx); err != nil {
 			return err
@@ -45,8 +45,8 @@ func (x *exchange) requestHeaders(ctx context.Context, m *message) error {
 	default:
 		x.held = true
 	}
-	if x.body.expect > x.s.cfg.MaxBody {
-		return tooLarge(x.s.cfg.MaxBody)
+	if x.body.expect > x.cfg.MaxBody {
+		return tooLarge(x.cfg.MaxBody)
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func (x *exchange) forget(key []byte) {
 
 // readAdmission reads the headers that say whose a request is and how urgent.
 func (x *exchange) readAdmission(key, value []byte) {
-	h := &x.s.cfg.Admission
+	h := &x.cfg.Admission
 	switch {
 	case h.Tenant != "" && string(key) == h.Tenant:
 		x.tenant = string(value)
@@ -162,11 +162,11 @@ func (x *exchange) readPool(key, value []byte) {
 			x.objective = string(value)
 		}
 	case HeaderRewrite:
-		if x.s.cfg.RewriteHeader {
+		if x.cfg.RewriteHeader {
 			x.renamed = string(value)
 		}
 	case headerSelection:
-		if x.s.cfg.Conformance && len(value) > 0 {
+		if x.cfg.Conformance && len(value) > 0 {
 			x.subset.fix(string(value))
 		}
 	}
@@ -179,8 +179,8 @@ func (x *exchange) requestBody(ctx context.Context, m *message) error {
 	}
 	switch {
 	case x.held, x.open:
-		if len(m.body) > x.s.cfg.MaxBody-x.body.size {
-			return tooLarge(x.s.cfg.MaxBody)
+		if len(m.body) > x.cfg.MaxBody-x.body.size {
+			return tooLarge(x.cfg.MaxBody)
 		}
 		n := int64(len(m.body))
 		if !x.s.bodies.Take(n) {
@@ -195,7 +195,7 @@ func (x *exchange) requestBody(ctx context.Context, m *message) error {
 			return x.answerHeld(ctx, true)
 		}
 	case x.requestMode == modeFullDuplex:
-		x.out = x.s.asm.pieces(x.out, answerRequestBody, m.buf, m.bodyAt, m.bodyAt+len(m.body), x.s.cfg.ChunkSize, m.eos)
+		x.out = x.s.asm.pieces(x.out, answerRequestBody, m.buf, m.bodyAt, m.bodyAt+len(m.body), x.cfg.ChunkSize, m.eos)
 	default:
 		x.push(x.s.asm.same(m.kind))
 	}
@@ -231,7 +231,7 @@ func (x *exchange) answerHeld(ctx context.Context, eos bool) error {
 	x.rename()
 	x.push(x.s.asm.route(answerRequestHeaders, &x.route))
 	buf, from, to := x.body.take()
-	x.out = x.s.asm.pieces(x.out, answerRequestBody, buf, from, to, x.s.cfg.ChunkSize, eos)
+	x.out = x.s.asm.pieces(x.out, answerRequestBody, buf, from, to, x.cfg.ChunkSize, eos)
 	buf.Free()
 	x.unbuffer()
 	return nil
@@ -341,7 +341,7 @@ func (x *exchange) pickUnseen(ctx context.Context) error {
 func (x *exchange) request() {
 	x.req = picker.Request{
 		ID: x.id, Subset: x.subset.endpoints, HasSubset: x.subset.given,
-		Fallbacks: x.s.cfg.Endpoints - 1,
+		Fallbacks: x.cfg.Endpoints - 1,
 	}
 }
 

@@ -235,7 +235,7 @@ func TestAPairAndARankAreNamedInHeaders(t *testing.T) {
 		p, d := mixed("10.0.0.1:30000", "m"), mixed("10.0.0.2:30000", "m")
 		r := route{rank: []byte("3"), prefill: "stale"}
 		r.to(&picker.Decision{Worker: d, Prefill: p, Rank: -1, PrefillRank: -1}, 8000)
-		m := mutationsOf(decode(t, testAssembler(DefaultConfig()).route(answerRequestHeaders, &r)).
+		m := mutationsOf(decode(t, testAssembler().route(answerRequestHeaders, &r)).
 			GetRequestHeaders().GetResponse().GetHeaderMutation())
 		if m.set[HeaderWorker] != d.ID || m.set[HeaderPrefill] != p.ID || m.set[HeaderDestination] != "10.0.0.2:8000" || len(m.set) != 3 {
 			t.Errorf("headers set: %v", m.set)

@@ -53,12 +53,12 @@ func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
 // tell returns the headers that the response gets.
 func (x *exchange) tell(m *message) []header {
 	var out []header
-	if gate := x.s.deps.Gate; gate != nil && x.s.cfg.Admission.Tells(gate.Mode()) {
+	if gate := x.s.deps.Gate; gate != nil && x.cfg.Admission.Tells(gate.Mode()) {
 		inflight, queued, limit := gate.Counts()
 		out = append(out, header{admission.HeaderInflight, strconv.Itoa(inflight)},
 			header{admission.HeaderQueued, strconv.Itoa(queued)}, header{admission.HeaderLimit, strconv.Itoa(limit)})
 	}
-	if x.s.cfg.Conformance {
+	if x.cfg.Conformance {
 		out = append(out, header{headerConformance, servedForTest(m)})
 	}
 	return out
@@ -205,7 +205,7 @@ func (x *exchange) responseBody(m *message) {
 		}
 	}
 	if x.responseMode == modeFullDuplex {
-		x.out = x.s.asm.pieces(x.out, answerResponseBody, m.buf, m.bodyAt, m.bodyAt+len(m.body), x.s.cfg.ChunkSize, m.eos)
+		x.out = x.s.asm.pieces(x.out, answerResponseBody, m.buf, m.bodyAt, m.bodyAt+len(m.body), x.cfg.ChunkSize, m.eos)
 	} else {
 		x.push(x.s.asm.same(m.kind))
 	}

@@ -78,7 +78,7 @@ func (x *exchange) servedBy(served []byte) (skipped []*fleet.Worker, to *fleet.W
 		}
 	}
 	for _, w := range snap.Workers { // beyond the list: the gateway's own choice
-		if w.Destination(x.s.cfg.DestinationPort) == string(served) {
+		if w.Destination(x.cfg.DestinationPort) == string(served) {
 			return skipped, w
 		}
 	}

@@ -61,7 +61,8 @@ type Deps struct {
 
 // Server is the ext-proc server. Make it with [New].
 type Server struct {
-	cfg     Config
+	cfg     atomic.Pointer[Config] // each stream keeps the one it began with
+	message int                    // Config.MaxMessage as it was given to New
 	deps    Deps
 	log     *slog.Logger
 	now     func() time.Time
@@ -92,18 +93,36 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ext-proc server: %w", err)
 	}
-	s := &Server{cfg: cfg, deps: deps, log: deps.Log, now: deps.Now, pool: new(bufferPool), bodies: admission.NewBudget(cfg.MaxBuffered)}
+	s := &Server{message: cfg.MaxMessage, deps: deps, log: deps.Log, now: deps.Now, pool: new(bufferPool), bodies: admission.NewBudget(cfg.MaxBuffered)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	if s.now == nil {
 		s.now = time.Now
 	}
-	s.asm = newAssembler(cfg, s.pool)
+	s.cfg.Store(&cfg)
+	s.asm = newAssembler(s.pool)
 	s.unseen.open = map[uint64]*parked{}
 	s.metrics = newMetrics(s.bodies, s.unseen.waiting)
 	s.health = newHealth(deps.Ready)
 	return s, nil
+}
+
+// SetConfig makes cfg the settings of the streams that come from now on; those
+// that are open keep theirs. What a listener is made of, Secure, MaxMessage and
+// ReadyInterval, stays as [New] was given it, so a cfg whose MaxBody does not fit
+// into that message is refused like one that is invalid: nothing changes then. It
+// may be called at any time.
+func (s *Server) SetConfig(cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("ext-proc server: %w", err)
+	}
+	if cfg.MaxBody+messageOverhead > s.message {
+		return fmt.Errorf("ext-proc server: max body %d: this process takes messages of %d bytes since its start; restart it for a larger body", cfg.MaxBody, s.message)
+	}
+	s.cfg.Store(&cfg)
+	s.bodies.SetLimit(cfg.MaxBuffered)
+	return nil
 }
 
 // Register puts the server's metrics on reg.
@@ -133,7 +152,7 @@ func (s *Server) options() ([]grpc.ServerOption, error) {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec(s.pool)),
 		experimental.BufferPool(s.pool),
-		grpc.MaxRecvMsgSize(s.cfg.MaxMessage),
+		grpc.MaxRecvMsgSize(s.message),
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.ReadBufferSize(socketBuffer),
@@ -142,7 +161,7 @@ func (s *Server) options() ([]grpc.ServerOption, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingIdle, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 	}
-	if !s.cfg.Secure {
+	if !s.cfg.Load().Secure {
 		return opts, nil
 	}
 	conf, err := tlsConfig(s.deps.TLS, s.now())
@@ -176,7 +195,7 @@ func (s *Server) Serve(ctx context.Context, lis, healthLis net.Listener) error {
 		}
 	}
 	ready, stopReady := context.WithCancel(context.WithoutCancel(ctx))
-	wg.Go(func() { s.health.run(ready, s.cfg.ReadyInterval) })
+	wg.Go(func() { s.health.run(ready, s.cfg.Load().ReadyInterval) })
 	wg.Go(func() { s.watchUnseen(ready) })
 	wg.Go(func() { serve(main, lis, "ext-proc") })
 	if healthLis != nil {
@@ -200,9 +219,10 @@ func (s *Server) Serve(ctx context.Context, lis, healthLis net.Listener) error {
 // drain ends main's service without cutting a generation, if time allows.
 func (s *Server) drain(ctx context.Context, main *grpc.Server) {
 	s.health.drain()
+	cfg := s.cfg.Load()
 	s.log.LogAttrs(ctx, slog.LevelInfo, "draining",
-		slog.Int64("streams", s.metrics.open.Load()), slog.Duration("delay", s.cfg.DrainDelay), slog.Duration("timeout", s.cfg.DrainTimeout))
-	pause := time.NewTimer(s.cfg.DrainDelay)
+		slog.Int64("streams", s.metrics.open.Load()), slog.Duration("delay", cfg.DrainDelay), slog.Duration("timeout", cfg.DrainTimeout))
+	pause := time.NewTimer(cfg.DrainDelay)
 	defer pause.Stop()
 	<-pause.C
 	s.health.release()
@@ -214,7 +234,7 @@ func (s *Server) drain(ctx context.Context, main *grpc.Server) {
 		defer close(done)
 		main.GracefulStop()
 	}()
-	deadline := time.NewTimer(s.cfg.DrainTimeout)
+	deadline := time.NewTimer(cfg.DrainTimeout)
 	defer deadline.Stop()
 	select {
 	case <-done:

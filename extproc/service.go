@@ -109,7 +109,7 @@ var errCrowded = status.Error(codes.ResourceExhausted, "too many streams are ope
 // answer that a client could read. Streams that send no headers are never refused
 // with one: the room above the limit is theirs.
 func (s *Server) crowded() bool {
-	limit := int64(s.cfg.MaxInFlight)
+	limit := int64(s.cfg.Load().MaxInFlight)
 	return limit > 0 && s.metrics.open.Load() >= limit+max(8, limit/4)
 }
 

@@ -262,7 +262,7 @@ func (s *Server) absent(p *parked, now time.Time) string {
 			return ""
 		}
 	}
-	if age >= s.cfg.ReservationTTL {
+	if age >= s.cfg.Load().ReservationTTL {
 		return backExpired
 	}
 	return ""

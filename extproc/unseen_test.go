@@ -89,11 +89,11 @@ func TestWhatNobodyReportsComesBackAfterAWhile(t *testing.T) {
 	w := newWorld(t, testConfig(), mixed(workerID, "m"))
 	w.hidden()
 	now := time.Now()
-	w.server.Tick(now.Add(w.server.cfg.ReservationTTL - time.Second))
+	w.server.Tick(now.Add(w.server.cfg.Load().ReservationTTL - time.Second))
 	if w.held() != 1 {
 		t.Error("it came back before its time")
 	}
-	w.server.Tick(now.Add(w.server.cfg.ReservationTTL + time.Second))
+	w.server.Tick(now.Add(w.server.cfg.Load().ReservationTTL + time.Second))
 	if w.held() != 0 {
 		t.Error("it never comes back")
 	}

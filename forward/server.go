@@ -126,13 +126,14 @@ func New(cfg Config, deps Deps) (*Server, error) {
 }
 
 // SetConfig makes cfg the settings of the requests that come from now on; those
-// under way keep theirs, with every timer they run. MaxBuffered stays what it was
-// given to [New]. An invalid cfg changes nothing. It may be called at any time.
+// under way keep theirs, with every timer they run. An invalid cfg changes nothing.
+// It may be called at any time.
 func (s *Server) SetConfig(cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("forward: %w", err)
 	}
 	s.cfg.Store(&cfg)
+	s.bodies.SetLimit(cfg.MaxBuffered)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"pointsman/config"
 	"pointsman/extproc"
 	"pointsman/internal/assemble"
 	"pointsman/internal/ops"
@@ -46,6 +47,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if err != nil {
 		return err
 	}
+	core.Live.OnReload("ext-proc", func(next *config.Config) error { return door.SetConfig(next.ExtProc) })
 	core.Tell(door)
 	if err = door.Register(core.Registry); err != nil {
 		return err
