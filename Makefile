@@ -104,7 +104,7 @@ chaos: build tools ## break a whole fleet by a seeded schedule and check invaria
 
 .PHONY: test-recovery
 test-recovery: build tools ## how requests spread five seconds and two minutes after a worker was healed
-	RECOVERY_LONG=1 POINTSMAN_BIN=$(CURDIR)/bin POINTSMAN_ENVOY=$(CURDIR)/$(ENVOY) $(GO) test -run TestAHealedWorker -count 1 ./e2e
+	RECOVERY_LONG=1 POINTSMAN_BIN=$(CURDIR)/bin POINTSMAN_ENVOY=$(CURDIR)/$(ENVOY) $(GO) test -v -run TestAHealedWorker -count 1 ./e2e
 
 .PHONY: soak
 soak: build tools ## the same for MINUTES=10 on one fleet, looking for leaks

@@ -220,6 +220,7 @@ func (g *Gate) begin(now time.Time, r *Request) error {
 	r.seq, r.arrived = g.seq, now
 	r.state, r.holding, r.ghost, r.overCap, r.open, r.reported = absent, false, false, false, false, false
 	r.slot, r.deadline, r.queued, r.err, r.panicked, r.done = nil, time.Time{}, 0, nil, nil, nil
+	r.patience = g.cfg.QueueWait
 	return nil
 }
 
@@ -266,9 +267,7 @@ func (g *Gate) place(now time.Time, r *Request) *Refusal {
 	if why := g.room(r); why != nil {
 		return why
 	}
-	if r.deadline.IsZero() {
-		r.deadline = now.Add(g.cfg.QueueWait)
-	}
+	r.deadline = now.Add(r.patience)
 	g.enqueue(r)
 	return nil
 }

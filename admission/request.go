@@ -58,8 +58,9 @@ type Request struct {
 	lane       lane
 	arrived    time.Time
 	admitted   time.Time
-	deadline   time.Time // zero until it first has to wait
-	queued     time.Duration
+	patience   time.Duration // longest wait, of all its waits together
+	deadline   time.Time     // of the present wait; zero until it has to wait
+	queued     time.Duration // how long it has waited
 	err        error
 	panicked   any
 	done       chan struct{}
@@ -196,11 +197,13 @@ func (p Pass) FirstToken(now time.Time) {
 
 // Again picks another worker for an admitted request, whose Pick is called. When
 // all are full it waits, before those that came later, for what is left of the
-// request's own time in the queue. Errors are those of [Gate.Enter]; the pass
-// stays valid.
-func (p Pass) Again(ctx context.Context) error {
+// request's own time in the queue; the time that it ran is not counted. key is its
+// [Request].Key from now on: other workers are left to it than at first, and it must
+// not hold back those that can go where it cannot. Errors are those of
+// [Gate.Enter]; the pass stays valid.
+func (p Pass) Again(ctx context.Context, key string) error {
 	if p.g == nil {
 		return nil
 	}
-	return p.g.again(ctx, p)
+	return p.g.again(ctx, p, key)
 }

@@ -42,14 +42,14 @@ func (g *Gate) leave(r *Request, why reason, err error) error {
 }
 
 // again is [Pass.Again].
-func (g *Gate) again(ctx context.Context, p Pass) error {
+func (g *Gate) again(ctx context.Context, p Pass, key string) error {
 	r, now := p.r, g.clock()
 	g.mu.Lock()
 	if r.gen != p.gen || !r.open || r.state == waiting {
 		g.unlock()
 		return errNotAdmitted
 	}
-	err := g.rearrive(now, r)
+	err := g.rearrive(now, r, key)
 	g.unlock()
 	if errors.Is(err, errParked) {
 		err = g.wait(ctx, r)
@@ -63,7 +63,7 @@ func (g *Gate) again(ctx context.Context, p Pass) error {
 var errNotAdmitted = errors.New("the pass is not valid any more")
 
 // rearrive is arrive for a request that is open.
-func (g *Gate) rearrive(now time.Time, r *Request) error {
+func (g *Gate) rearrive(now time.Time, r *Request, key string) error {
 	r.err, r.done = nil, nil
 	if r.ghost || g.Mode() != Enforce {
 		err := g.pick(now, r)
@@ -75,15 +75,13 @@ func (g *Gate) rearrive(now time.Time, r *Request) error {
 		}
 		return err
 	}
-	r.holding, r.lane, r.arrived = true, laneNone, now
+	r.holding, r.lane, r.arrived, r.deadline, r.Key = true, laneNone, now, time.Time{}, key
 	g.enqueue(r)
 	g.dispatch(now)
 	if r.state != waiting {
 		return r.err
 	}
-	if r.deadline.IsZero() {
-		r.deadline = now.Add(g.cfg.QueueWait)
-	}
+	r.deadline = now.Add(r.patience - r.queued)
 	if g.cfg.QueueDepth == 0 && g.cfg.WorkerQueueDepth == 0 || !now.Before(r.deadline) {
 		g.dequeue(r)
 		r.state, r.holding = active, false

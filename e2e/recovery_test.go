@@ -48,6 +48,7 @@ func spread(t *testing.T, s *stack.Stack, name string, n int) (got map[string]in
 func even(t *testing.T, when string, s *stack.Stack, got map[string]int, n int) {
 	t.Helper()
 	share := float64(n) / float64(len(s.Workers))
+	t.Logf("%s: of %d requests %v", when, n, got)
 	for _, w := range s.Workers {
 		if part := float64(got[w.ID]); part < 0.8*share || part > 1.2*share {
 			t.Errorf("%s: %s has %v of %d requests, an even share is %.0f: %v", when, w.ID, part, n, share, got)

@@ -54,9 +54,12 @@ func (x *exchange) attempts() error {
 	for n := 0; ; n++ {
 		a := x.newAttempt(n)
 		d := &a.picked
+		if n > 0 { // the endpoint picker need not wait for what may be waited for here
+			x.flight.Moved(time.Now(), x.receipt(nil, 0))
+		}
 		if err := x.reserve(n, d); err != nil {
-			if last != nil { // no alternate: the failure is what there is to tell
-				return last
+			if last != nil {
+				return x.noOther(x.ctx, last, err)
 			}
 			return err
 		}
@@ -108,7 +111,6 @@ func (x *exchange) passOver(w *fleet.Worker) {
 
 // moved counts a request that goes to another worker because of last.
 func (x *exchange) moved(last error) {
-	x.flight.Moved(time.Now(), x.receipt(nil, 0))
 	stage := StageDial
 	x.mu.Lock()
 	if n := len(x.tries); n > 0 {

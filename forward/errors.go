@@ -94,6 +94,9 @@ func describe(err error) apiError {
 		out.mayHaveRun = false // it is for the client to say whether to repeat it (failover 2B)
 		return out
 	}
+	if waited := new(unplaced); errors.As(err, &waited) {
+		return describeUnplaced(waited)
+	}
 	if e, ok := describePair(err); ok {
 		return e
 	}

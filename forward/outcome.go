@@ -39,6 +39,9 @@ func (x *exchange) ending(err error) string {
 	case err == nil:
 		return endUpstream
 	}
+	if _, waited := errors.AsType[*unplaced](err); waited {
+		return endQueue
+	}
 	if end := limitOf(err); end != "" {
 		return end
 	}

@@ -194,7 +194,10 @@ func (l *legs) serial() error {
 			return &legError{err}
 		}
 		err = l.decode(dec)
-		if err == nil || l.conn.Topology() != Pull || !l.undialed(err) || l.a.x.undialed >= decodeDials || !l.alternate(err) {
+		if err == nil || l.conn.Topology() != Pull || !l.undialed(err) || l.a.x.undialed >= decodeDials || !l.mayMove(err) {
+			return err
+		}
+		if err := l.move(err); err != nil {
 			return err
 		}
 	}
@@ -209,37 +212,48 @@ func (l *legs) undialed(err error) bool {
 	return dial && !l.a.x.committed && l.a.ctx.Err() == nil
 }
 
-// alternate moves the decode leg to another worker, when its own could not be
-// dialed because of err.
-func (l *legs) alternate(err error) bool {
+// mayMove reports whether the cap and the budget leave another decode worker to a
+// leg that could not be dialed because of err.
+func (l *legs) mayMove(err error) bool {
+	x := l.a.x
+	return x.room(legDecode) && (uncarried(err) || x.mayRetry())
+}
+
+// move gives the decode leg, which could not be dialed because of last, another
+// worker. The one that it had is given back first: whatever is waited for, nothing
+// is held there meanwhile.
+func (l *legs) move(last error) error {
 	a, x := l.a, l.a.x
-	if !x.room(legDecode) || !uncarried(err) && !x.mayRetry() {
-		return false
-	}
+	why := a.reason(last)
+	x.end(a.last, why, last)
+	a.decision.Done(time.Now(), why.outcome())
 	x.tried = append(x.tried, a.decision.Worker.ID)
-	if uncarried(err) {
+	if uncarried(last) {
 		x.passOver(a.decision.Worker)
 	}
-	req := x.pick
-	req.Tried = x.tried
-	d, none := x.s.deps.Picker.Alternate(time.Now(), &req, l.pair.Prefill)
-	if none != nil {
-		return false
+	x.flight.Moved(time.Now(), x.receipt(nil, 0))
+	d := new(picker.Decision)
+	if err := x.reserveDecode(a.ctx, l.pair.Prefill, d); err != nil {
+		return x.noOther(a.ctx, last, err)
 	}
 	x.workers = append(x.workers, d.Worker.ID)
-	x.flight.Moved(time.Now(), x.receipt(nil, 0))
-	x.fly(&d)
+	x.fly(d)
 	x.s.metrics.decodeDials.Inc()
 	x.s.metrics.pairs.failures.WithLabelValues("decode_open_retried").Inc()
 	x.s.metrics.failovers.Inc()
-	why := a.reason(err)
-	x.end(a.last, why, err)
-	a.decision.Done(time.Now(), why.outcome())
-	a.decision = &d
+	a.decision = d
 	moved := *l.pair
 	moved.Decode, moved.DecodeRank = d.Worker, d.Rank
 	l.pair = &moved
-	return true
+	return nil
+}
+
+// alternate reserves another decode worker for the cache that prefill has computed.
+func (x *exchange) alternate(prefill *fleet.Worker, d *picker.Decision) (err error) {
+	req := x.pick
+	req.Tried = x.tried
+	*d, err = x.s.deps.Picker.Alternate(time.Now(), &req, prefill)
+	return err
 }
 
 // decode sends the decode leg and relays its answer to the client.

@@ -43,6 +43,8 @@ func (x *exchange) mayRepeatPair(err error) bool {
 	var ans *answer
 	var broken *Error
 	switch {
+	case errors.As(err, new(*unplaced)): // it has had its time in the queue
+		return false
 	case errors.Is(err, errNoTransport), errors.Is(err, ErrPairParams):
 		return true
 	case errors.As(err, &ans) && ans.refused():

@@ -1,10 +1,12 @@
 package forward
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"pointsman/admission"
@@ -21,6 +23,7 @@ type admitted struct {
 	gated   bool // pass is valid
 	attempt int  // the attempt that is picked for
 	got     *picker.Decision
+	cache   *fleet.Worker // prefill worker of which only another decode worker is picked; nil for a whole attempt
 }
 
 // reserve picks the worker of attempt n. The first pick is made by the gate, when
@@ -36,8 +39,8 @@ func (x *exchange) reserve(n int, d *picker.Decision) error {
 		return x.next(n, d)
 	}
 	if x.gate != nil && x.gate.gated {
-		x.gate.attempt, x.gate.got = n, d
-		return x.gate.pass.Again(x.ctx)
+		x.gate.attempt, x.gate.got, x.gate.cache = n, d, nil
+		return x.gate.pass.Again(x.ctx, x.among(x.localTo))
 	}
 	a := x.s.ticket(x)
 	a.attempt, a.got = n, d
@@ -67,6 +70,22 @@ func (x *exchange) reserve(n int, d *picker.Decision) error {
 	return nil
 }
 
+// reserveDecode picks another decode worker for the cache that prefill has computed,
+// and waits for one as a whole attempt does, for as long as ctx lasts.
+func (x *exchange) reserveDecode(ctx context.Context, prefill *fleet.Worker, d *picker.Decision) error {
+	if x.gate == nil || !x.gate.gated {
+		return x.alternate(prefill, d)
+	}
+	x.gate.got, x.gate.cache = d, prefill
+	return x.gate.pass.Again(ctx, x.among("decode for "+prefill.ID))
+}
+
+// among names the workers that a further attempt can go to, for the gate: all of
+// the model's but those that it has tried, and of these what is said by only.
+func (x *exchange) among(only string) string {
+	return x.pick.Model + "\x00" + only + "\x00" + strings.Join(x.tried, "\x00")
+}
+
 // ticket returns what x goes through the gate with.
 func (s *Server) ticket(x *exchange) *admitted {
 	a, ok := s.tickets.Get().(*admitted)
@@ -81,7 +100,12 @@ func (s *Server) ticket(x *exchange) *admitted {
 // choose is the gate's way to pick.
 func (a *admitted) choose(time.Time) error {
 	d := a.got
-	err := a.x.next(a.attempt, d)
+	var err error
+	if a.cache != nil {
+		err = a.x.alternate(a.cache, d)
+	} else {
+		err = a.x.next(a.attempt, d)
+	}
 	switch {
 	case err == nil && d.OverCap:
 		return admission.ErrOverCap
@@ -122,7 +146,7 @@ func (x *exchange) leaveGate() {
 	}
 	x.gate = nil
 	a.pass.Release()
-	a.x, a.got, a.pass, a.gated = nil, nil, admission.Pass{}, false
+	a.x, a.got, a.cache, a.pass, a.gated = nil, nil, nil, admission.Pass{}, false
 	r := &a.ticket
 	r.Tenant, r.Priority, r.Bytes, r.Units, r.Key = "", 0, 0, 0, ""
 	x.s.tickets.Put(a)
@@ -146,6 +170,39 @@ func (x *exchange) tellGate() {
 	h.Set(admission.HeaderInflight, strconv.Itoa(inflight))
 	h.Set(admission.HeaderQueued, strconv.Itoa(queued))
 	h.Set(admission.HeaderLimit, strconv.Itoa(limit))
+}
+
+// unplaced is a request that has waited in vain for a worker for another attempt.
+type unplaced struct {
+	refusal *admission.Refusal
+	last    error // how the former attempt ended
+}
+
+func (e *unplaced) Error() string   { return "no room for another attempt: " + e.last.Error() }
+func (e *unplaced) Unwrap() []error { return []error{e.refusal, e.last} }
+
+// noOther returns what a request ends with whose last attempt ended with last, and
+// that gets no other worker because of err. Where none was waited for, the failure is
+// what there is to tell.
+func (x *exchange) noOther(ctx context.Context, last, err error) error {
+	if why := context.Cause(ctx); errors.Is(why, context.Canceled) {
+		return errClientGone
+	} else if why != nil {
+		return why
+	}
+	if r, ok := errors.AsType[*admission.Refusal](err); ok && r.Status == http.StatusGatewayTimeout {
+		return &unplaced{r, last}
+	}
+	return last
+}
+
+// describeUnplaced is what the client is told of it.
+func describeUnplaced(e *unplaced) apiError {
+	out, _ := describeRefusal(e.refusal)
+	if out.mayHaveRun = describe(e.last).mayHaveRun; out.mayHaveRun {
+		out.message = "a worker failed, and no capacity came free in time for another attempt"
+	}
+	return out
 }
 
 // describeRefusal is what the client is told that the gate has refused.
