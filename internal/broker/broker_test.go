@@ -2,15 +2,9 @@ package broker_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -99,7 +93,8 @@ func TestCredentialsOpenTheBroker(t *testing.T) {
 	if err := os.WriteFile(file, seed, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	dir, pool := certificates(t)
+	a := testfleet.NewAuthority(t)
+	cert, key, ca := a.Issue("both", time.Now().Add(time.Hour))
 	with := func(userinfo string) func(url string, c *broker.Config) {
 		return func(url string, c *broker.Config) {
 			c.Server = strings.Replace(url, "nats://", "nats://"+userinfo+"@", 1)
@@ -115,14 +110,19 @@ func TestCredentialsOpenTheBroker(t *testing.T) {
 		{"token", func(o *server.Options) { o.Authorization = "tok" }, func(_ string, c *broker.Config) { c.Token = "tok" }},
 		{"nkey", func(o *server.Options) { o.Nkeys = []*server.NkeyUser{{Nkey: public}} }, func(_ string, c *broker.Config) { c.NkeySeed = file }},
 		{"client certificate", func(o *server.Options) {
-			cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+			pair, err := tls.LoadX509KeyPair(cert, key)
 			if err != nil {
 				t.Fatal(err)
 			}
-			o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
+			pool := x509.NewCertPool()
+			pem, err := os.ReadFile(ca)
+			if err != nil || !pool.AppendCertsFromPEM(pem) {
+				t.Fatal(err)
+			}
+			o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
 			o.TLS, o.TLSTimeout = true, 5
 		}, func(_ string, c *broker.Config) {
-			c.CA, c.Cert, c.Key = filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+			c.CA, c.Cert, c.Key = ca, cert, key
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -146,38 +146,4 @@ func TestCredentialsOpenTheBroker(t *testing.T) {
 			}
 		})
 	}
-}
-
-// certificates writes an authority and a certificate of its for 127.0.0.1.
-func certificates(t *testing.T) (dir string, pool *x509.CertPool) {
-	t.Helper()
-	dir = t.TempDir()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	for name, b := range map[string][]byte{
-		"ca.pem": cert, "cert.pem": cert, "key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pool = x509.NewCertPool()
-	pool.AppendCertsFromPEM(cert)
-	return dir, pool
 }

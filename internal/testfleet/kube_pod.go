@@ -2,6 +2,7 @@ package testfleet
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,4 +74,19 @@ func (k *Kube) PutPod(tb testing.TB, p *corev1.Pod) {
 	defer k.mu.Unlock()
 	stored := k.store.objects[KubePods][p.Namespace+"/"+p.Name]
 	p.UID = stored.uid()
+}
+
+// EditPod makes a change to a Pod and puts it.
+func (k *Kube) EditPod(tb testing.TB, p *corev1.Pod, change func(*corev1.Pod)) {
+	tb.Helper()
+	change(p)
+	k.PutPod(tb, p)
+}
+
+// Terminate is the change that a Pod's deletion makes first.
+func Terminate(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }
+
+// Readiness is the change of a Pod's readiness.
+func Readiness(ready bool) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { SetReady(p, ready) }
 }

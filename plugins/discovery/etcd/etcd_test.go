@@ -1,13 +1,10 @@
 package etcd
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,36 +14,11 @@ import (
 
 	"pointsman/fleet"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// logged is what a source has said.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-func (l *logged) count(what string) int { return strings.Count(l.String(), what) }
-
-type following struct {
-	t     *testing.T
-	store *fleet.Store
-	log   *logged
-}
 
 // impatient returns a configuration that gives up in test time.
 func impatient(endpoint string) Config {
@@ -56,45 +28,10 @@ func impatient(endpoint string) Config {
 	}
 }
 
-func follow(t *testing.T, cfg Config) *following {
+func follow(t *testing.T, cfg Config) *testfleet.Following {
 	t.Helper()
-	f := &following{t: t, store: new(fleet.Store), log: new(logged)}
-	src, err := New(cfg, slog.New(slog.NewTextHandler(f.log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.store.Run(ctx, src) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Watch: %v", err)
-		}
-	})
+	f, _ := testfleet.Follow(t, func(log *testkit.Log) (*Source, error) { return New(cfg, log.Logger()) })
 	return f
-}
-
-func (f *following) until(what string, done func() bool) {
-	f.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			f.t.Fatalf("waited in vain for %s; fleet %v, log:\n%s", what, f.ids(), f.log)
-		}
-	}
-}
-
-func (f *following) ids() []string {
-	var out []string
-	for _, w := range f.store.Snapshot().Workers {
-		out = append(out, w.ID)
-	}
-	return out
-}
-
-func (f *following) want(what string, ids ...string) {
-	f.t.Helper()
-	f.until(what, func() bool { return f.store.Synced() && slices.Equal(f.ids(), ids) })
 }
 
 func record(id string, more ...string) string {
@@ -148,36 +85,36 @@ func TestRegisterChangeAndLeave(t *testing.T) {
 	b.put("a:1", clientv3.WithLease(first))
 	b.Put(t, b.client, "/infera/workers0/c:1", record("c:1"))
 	f := follow(t, impatient(b.Endpoint))
-	f.want("the listing", "a:1")
-	if w := f.store.Snapshot().Worker("a:1"); w.Model != "m" || w.URL != "http://a:1" || w.Incarnation != fmt.Sprintf("lease %x", first) {
+	f.Want("the listing", "a:1")
+	if w := f.Store.Snapshot().Worker("a:1"); w.Model != "m" || w.URL != "http://a:1" || w.Incarnation != fmt.Sprintf("lease %x", first) {
 		t.Errorf("got %+v", w)
 	}
 
 	b.put("b:1")
-	f.want("a new worker", "a:1", "b:1")
-	created := f.store.Snapshot().Worker("b:1").Incarnation
+	f.Want("a new worker", "a:1", "b:1")
+	created := f.Store.Snapshot().Worker("b:1").Incarnation
 	b.putValue("b:1", record("b:1", `,"kv_events_endpoint":"tcp://b:20001","kv_block_size":32`))
-	f.until("its new record (D7)", func() bool { return f.store.Snapshot().Worker("b:1").BlockSize == 32 })
-	if w := f.store.Snapshot().Worker("b:1"); w.KVEvents != "tcp://b:20001" || w.Incarnation != created {
+	f.Until("its new record (D7)", func() bool { return f.Store.Snapshot().Worker("b:1").BlockSize == 32 })
+	if w := f.Store.Snapshot().Worker("b:1"); w.KVEvents != "tcp://b:20001" || w.Incarnation != created {
 		t.Errorf("changed without being created anew: %+v, incarnation before %q", w, created)
 	}
 	b.delete("b:1")
-	f.want("its leaving", "a:1")
+	f.Want("its leaving", "a:1")
 	b.put("b:1")
-	f.want("its return", "a:1", "b:1")
-	if got := f.store.Snapshot().Worker("b:1").Incarnation; got == created || !strings.HasPrefix(got, "revision ") {
+	f.Want("its return", "a:1", "b:1")
+	if got := f.Store.Snapshot().Worker("b:1").Incarnation; got == created || !strings.HasPrefix(got, "revision ") {
 		t.Errorf("created anew: incarnation %q, before %q", got, created)
 	}
 
 	second := b.lease()
 	b.put("a:1", clientv3.WithLease(second))
-	f.until("the restarted worker's incarnation", func() bool {
-		return f.store.Snapshot().Worker("a:1").Incarnation == fmt.Sprintf("lease %x", second)
+	f.Until("the restarted worker's incarnation", func() bool {
+		return f.Store.Snapshot().Worker("a:1").Incarnation == fmt.Sprintf("lease %x", second)
 	})
 	if _, err := b.client.Revoke(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
-	f.want("the end of its lease", "b:1")
+	f.Want("the end of its lease", "b:1")
 }
 
 func TestAPrefixOfOnesOwn(t *testing.T) {
@@ -187,7 +124,7 @@ func TestAPrefixOfOnesOwn(t *testing.T) {
 	cfg := impatient(b.Endpoint)
 	cfg.Prefix = "/lab"
 	f := follow(t, cfg)
-	f.want("the other prefix", "b:1")
+	f.Want("the other prefix", "b:1")
 }
 
 // D1: what happens while the connection is down is made up for.
@@ -196,16 +133,16 @@ func TestChangesDuringAnOutageAreNotLost(t *testing.T) {
 	b.put("a:1")
 	b.put("b:1")
 	f := follow(t, impatient(b.proxy.Address))
-	f.want("the listing", "a:1", "b:1")
+	f.Want("the listing", "a:1", "b:1")
 	b.proxy.Freeze()
 	b.proxy.Cut()
 	b.delete("a:1")
 	b.put("c:1")
-	f.until("noticing", func() bool { return !f.store.Connected() })
-	f.want("the last known fleet", "a:1", "b:1")
+	f.Until("noticing", func() bool { return !f.Store.Connected() })
+	f.Want("the last known fleet", "a:1", "b:1")
 	b.proxy.Thaw()
-	f.want("the present fleet", "b:1", "c:1")
-	f.until("being in step", f.store.Connected)
+	f.Want("the present fleet", "b:1", "c:1")
+	f.Until("being in step", f.Store.Connected)
 }
 
 // D1, with history gone: the watch cannot be resumed where it was.
@@ -213,7 +150,7 @@ func TestACompactedHistoryIsMadeUpForByListing(t *testing.T) {
 	b := newBench(t)
 	b.put("a:1")
 	f := follow(t, impatient(b.proxy.Address))
-	f.want("the listing", "a:1")
+	f.Want("the listing", "a:1")
 	b.proxy.Freeze()
 	b.delete("a:1")
 	at := b.put("b:1")
@@ -222,18 +159,18 @@ func TestACompactedHistoryIsMadeUpForByListing(t *testing.T) {
 	}
 	b.proxy.Cut()
 	b.proxy.Thaw()
-	f.want("the present fleet", "b:1")
+	f.Want("the present fleet", "b:1")
 }
 
 func TestARestartOfEtcd(t *testing.T) {
 	b := newBench(t)
 	b.put("a:1")
 	f := follow(t, impatient(b.Endpoint))
-	f.want("the listing", "a:1")
+	f.Want("the listing", "a:1")
 	b.Restart(t)
 	b.put("b:1")
-	f.want("a change after it", "a:1", "b:1")
-	f.until("being in step", f.store.Connected)
+	f.Want("a change after it", "a:1", "b:1")
+	f.Until("being in step", f.Store.Connected)
 }
 
 // A watch from a revision that etcd no longer has reached would wait for ever.
@@ -250,13 +187,13 @@ func TestAnEtcdThatLostItsData(t *testing.T) {
 		b.put(fmt.Sprintf("a:%d", i+1))
 	}
 	f := follow(t, impatient(b.Endpoint))
-	f.until("the listing", func() bool { return len(f.ids()) == 10 })
+	f.Until("the listing", func() bool { return len(f.IDs()) == 10 })
 	b.Restart(t)
 	if len(dirs) != 2 || dirs[0] == dirs[1] {
 		t.Fatalf("data in %q", dirs)
 	}
 	b.put("b:1")
-	f.want("the fleet of the new data", "b:1")
+	f.Want("the fleet of the new data", "b:1")
 }
 
 // D2: nothing is lost between the listing and the watch.
@@ -282,8 +219,8 @@ func TestAChangeBetweenListingAndWatching(t *testing.T) {
 	b.delete("a:1")
 	done := make(chan error, 1)
 	go func() { done <- f.follow(ctx, client) }()
-	view := &following{t: t, store: store, log: new(logged)}
-	view.want("both changes", "b:1")
+	view := testfleet.Watching(t, store)
+	view.Want("both changes", "b:1")
 	cancel()
 	<-done
 }
@@ -293,21 +230,21 @@ func TestABlackHoleIsNoticed(t *testing.T) {
 	b := newBench(t)
 	b.put("a:1")
 	f := follow(t, impatient(b.proxy.Address))
-	f.want("the listing", "a:1")
+	f.Want("the listing", "a:1")
 	connections := b.proxy.Taken()
 	b.proxy.Freeze()
 	b.put("b:1")
-	f.until("noticing", func() bool { return !f.store.Connected() })
-	f.until("a new connection", func() bool { return b.proxy.Taken() > connections })
-	if age, ok := f.store.Staleness(time.Now()); !ok || age < 300*time.Millisecond {
+	f.Until("noticing", func() bool { return !f.Store.Connected() })
+	f.Until("a new connection", func() bool { return b.proxy.Taken() > connections })
+	if age, ok := f.Store.Staleness(time.Now()); !ok || age < 300*time.Millisecond {
 		t.Errorf("staleness %v, %v", age, ok)
 	}
-	f.want("the last known fleet", "a:1")
+	f.Want("the last known fleet", "a:1")
 	b.proxy.Thaw()
-	f.want("the present fleet", "a:1", "b:1")
-	f.until("being in step", f.store.Connected)
-	if f.log.count("no sign of life") != 1 {
-		t.Errorf("the silence should be said once:\n%s", f.log)
+	f.Want("the present fleet", "a:1", "b:1")
+	f.Until("being in step", f.Store.Connected)
+	if f.Log.Count("no sign of life") != 1 {
+		t.Errorf("the silence should be said once:\n%s", f.Log)
 	}
 }
 
@@ -316,12 +253,12 @@ func TestQuietIsFresh(t *testing.T) {
 	b := newBench(t)
 	cfg := impatient(b.proxy.Address)
 	f := follow(t, cfg)
-	f.want("an empty fleet")
+	f.Want("an empty fleet")
 	connections := b.proxy.Taken()
 	start := time.Now()
-	f.until("twice the silence", func() bool { return time.Since(start) > 2*cfg.Silence })
-	if age, _ := f.store.Staleness(time.Now()); age > cfg.Silence || !f.store.Connected() || b.proxy.Taken() != connections {
-		t.Errorf("staleness %v, connected %v, %d new connections", age, f.store.Connected(), b.proxy.Taken()-connections)
+	f.Until("twice the silence", func() bool { return time.Since(start) > 2*cfg.Silence })
+	if age, _ := f.Store.Staleness(time.Now()); age > cfg.Silence || !f.Store.Connected() || b.proxy.Taken() != connections {
+		t.Errorf("staleness %v, connected %v, %d new connections", age, f.Store.Connected(), b.proxy.Taken()-connections)
 	}
 }
 
@@ -332,20 +269,20 @@ func TestTheKeyIsTheIdentity(t *testing.T) {
 	b.put("b:1")
 	b.putValue("a:1", `{"worker_id":"b:1","url":"http://evil:1","model_name":"m"}`)
 	f := follow(t, impatient(b.Endpoint))
-	f.want("the record whose key says the same", "b:1")
-	if url := f.store.Snapshot().Worker("b:1").URL; url != "http://b:1" {
+	f.Want("the record whose key says the same", "b:1")
+	if url := f.Store.Snapshot().Worker("b:1").URL; url != "http://b:1" {
 		t.Errorf("the worker is at %s", url)
 	}
-	f.until("the conflict", func() bool { return f.store.Conflicts() == 1 })
+	f.Until("the conflict", func() bool { return f.Store.Conflicts() == 1 })
 
 	b.putValue("c:1", `{"worker_id":"b:1","url":"http://evil:1","model_name":"m"}`)
-	f.until("a conflict while following", func() bool { return f.store.Conflicts() == 2 })
+	f.Until("a conflict while following", func() bool { return f.Store.Conflicts() == 2 })
 	b.delete("a:1")
 	b.delete("c:1")
 	b.put("d:1")
-	f.want("only what is registered", "b:1", "d:1")
-	if url := f.store.Snapshot().Worker("b:1").URL; url != "http://b:1" || f.store.Conflicts() != 2 {
-		t.Errorf("the worker is at %s, %d conflicts", url, f.store.Conflicts())
+	f.Want("only what is registered", "b:1", "d:1")
+	if url := f.Store.Snapshot().Worker("b:1").URL; url != "http://b:1" || f.Store.Conflicts() != 2 {
+		t.Errorf("the worker is at %s, %d conflicts", url, f.Store.Conflicts())
 	}
 }
 
@@ -356,10 +293,10 @@ func TestUnusableRecords(t *testing.T) {
 	b.putValue("bad:1", record("bad:1", `,"kv_block_size":"many"`))
 	b.Put(t, b.client, "/infera/workers/", record("nameless:1"))
 	f := follow(t, impatient(b.proxy.Address))
-	f.want("what can be used", "good:1")
+	f.Want("what can be used", "good:1")
 	skipped := func(reason string, n uint64) {
 		t.Helper()
-		f.until(fmt.Sprintf("%d of %s", n, reason), func() bool { return f.store.Skipped()[reason] == n })
+		f.Until(fmt.Sprintf("%d of %s", n, reason), func() bool { return f.Store.Skipped()[reason] == n })
 	}
 	skipped("kv_block_size", 1)
 	skipped("worker_id", 1)
@@ -367,23 +304,23 @@ func TestUnusableRecords(t *testing.T) {
 	b.putValue("bad:1", "\x00\xff")
 	skipped("json", 1)
 	b.put("bad:1")
-	f.want("the mended record", "bad:1", "good:1")
+	f.Want("the mended record", "bad:1", "good:1")
 	b.putValue("bad:1", record("bad:1", `,"status":"bogus"`))
-	f.until("a worker without requests", func() bool { return f.store.Snapshot().Worker("bad:1").Status == fleet.Draining })
+	f.Until("a worker without requests", func() bool { return f.Store.Snapshot().Worker("bad:1").Status == fleet.Draining })
 	skipped("status", 1)
 	b.putValue("bad:1", record("bad:1", `,"disagg_mode":"encode"`))
-	f.want("a worker whose record no longer holds", "good:1")
+	f.Want("a worker whose record no longer holds", "good:1")
 	skipped("disagg_mode", 1)
 
 	// A new listing finds the same records and says nothing new.
-	said := f.log.count("cannot be used")
+	said := f.Log.Count("cannot be used")
 	b.proxy.Freeze()
-	f.until("noticing", func() bool { return !f.store.Connected() })
+	f.Until("noticing", func() bool { return !f.Store.Connected() })
 	b.proxy.Thaw()
-	f.until("being in step", f.store.Connected)
-	f.want("the same fleet", "good:1")
-	if now := f.log.count("cannot be used"); now != said || said != 5 {
-		t.Errorf("said %d times before and %d after a new listing, want 5:\n%s", said, now, f.log)
+	f.Until("being in step", f.Store.Connected)
+	f.Want("the same fleet", "good:1")
+	if now := f.Log.Count("cannot be used"); now != said || said != 5 {
+		t.Errorf("said %d times before and %d after a new listing, want 5:\n%s", said, now, f.Log)
 	}
 	b.delete("bad:1")
 	b.putValue("bad:1", "{}")
@@ -396,14 +333,14 @@ func TestAnEtcdThatIsDownAtTheStart(t *testing.T) {
 	cfg := impatient(e.Endpoint)
 	cfg.Timeout = 200 * time.Millisecond
 	f := follow(t, cfg)
-	f.until("a complaint", func() bool { return f.log.count("out of step") == 1 })
-	if f.store.Synced() || f.store.Connected() {
+	f.Until("a complaint", func() bool { return f.Log.Count("out of step") == 1 })
+	if f.Store.Synced() || f.Store.Connected() {
 		t.Error("synced with nothing")
 	}
 	e.Start(t)
 	b := &bench{Etcd: e, t: t, client: e.Client(t)}
 	b.put("a:1")
-	f.want("the fleet", "a:1")
+	f.Want("the fleet", "a:1")
 }
 
 func TestAThousandWorkers(t *testing.T) {
@@ -423,13 +360,13 @@ func TestAThousandWorkers(t *testing.T) {
 	}
 	putAll("")
 	f := follow(t, impatient(b.Endpoint))
-	f.until("all of them", func() bool { return len(f.ids()) == n })
-	if v := f.store.Snapshot().Version; v != 1 {
+	f.Until("all of them", func() bool { return len(f.IDs()) == n })
+	if v := f.Store.Snapshot().Version; v != 1 {
 		t.Errorf("a listing was published %d times", v)
 	}
 	putAll(`,"kv_block_size":16`)
-	f.until("all their changes", func() bool {
-		for _, w := range f.store.Snapshot().Workers {
+	f.Until("all their changes", func() bool {
+		for _, w := range f.Store.Snapshot().Workers {
 			if w.BlockSize != 16 {
 				return false
 			}
@@ -439,7 +376,7 @@ func TestAThousandWorkers(t *testing.T) {
 	if _, err := b.client.Delete(t.Context(), "/infera/workers/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	f.want("an empty fleet")
+	f.Want("an empty fleet")
 }
 
 func TestUserAndPassword(t *testing.T) {
@@ -459,34 +396,34 @@ func TestUserAndPassword(t *testing.T) {
 		with := impatient(b.Endpoint)
 		with.User, with.Password = cfg.User, cfg.Password
 		f := follow(t, with)
-		f.until(name+" to be refused", func() bool { return f.log.count("out of step") == 1 })
-		if f.store.Synced() || strings.Contains(f.log.String(), "guess") {
-			t.Errorf("%s: synced %v, log:\n%s", name, f.store.Synced(), f.log)
+		f.Until(name+" to be refused", func() bool { return f.Log.Count("out of step") == 1 })
+		if f.Store.Synced() || strings.Contains(f.Log.String(), "guess") {
+			t.Errorf("%s: synced %v, log:\n%s", name, f.Store.Synced(), f.Log)
 		}
 	}
 	cfg := impatient(b.Endpoint)
 	cfg.User, cfg.Password = "root", "secret"
 	f := follow(t, cfg)
-	f.want("the fleet", "a:1")
-	f.until("a proof of progress", func() bool { age, _ := f.store.Staleness(time.Now()); return age < cfg.Probe })
+	f.Want("the fleet", "a:1")
+	f.Until("a proof of progress", func() bool { age, _ := f.Store.Staleness(time.Now()); return age < cfg.Probe })
 }
 
 func TestNonsenseInEveryByte(t *testing.T) {
 	b := newBench(t)
 	f := follow(t, impatient(b.Endpoint))
-	f.want("an empty fleet")
+	f.Want("an empty fleet")
 	whole := record("w:1", `,"dp_size":2,"disagg_meta":{"protocol":"p","params":{}}`)
 	for i := range whole {
 		b.putValue(fmt.Sprintf("cut:%d", i+1), whole[:i])
 		b.putValue(fmt.Sprintf("hit:%d", i+1), whole[:i]+"\x01"+whole[i+1:])
 	}
 	b.put("z:1")
-	f.until("the good record behind them", func() bool { return f.store.Snapshot().Worker("z:1") != nil })
-	if got := f.ids(); len(got) != 1 {
+	f.Until("the good record behind them", func() bool { return f.Store.Snapshot().Worker("z:1") != nil })
+	if got := f.IDs(); len(got) != 1 {
 		t.Errorf("fleet %q", got)
 	}
 	var skipped uint64
-	for _, n := range f.store.Skipped() {
+	for _, n := range f.Store.Skipped() {
 		skipped += n
 	}
 	if want := uint64(2 * len(whole)); skipped != want {

@@ -28,7 +28,7 @@ func TestEachPodAndPortIsAnEndpoint(t *testing.T) {
 	cfg := w.config()
 	cfg.BlockSize, cfg.KVEventsPort = 16, 5556
 	w.follow(cfg)
-	w.want("the listing", "10.0.0.1:8000 active", "10.0.0.1:8001 active")
+	w.Want("the listing", "10.0.0.1:8000 active", "10.0.0.1:8001 active")
 	if err := w.source.Waiting(); err != nil {
 		t.Errorf("waits: %v", err)
 	}
@@ -40,20 +40,20 @@ func TestEachPodAndPortIsAnEndpoint(t *testing.T) {
 
 	b := pod("b", "llama", "fd00::2")
 	w.PutPod(t, b)
-	w.want("a Pod that comes", "10.0.0.1:8000 active", "10.0.0.1:8001 active", "[fd00::2]:8000 active", "[fd00::2]:8001 active")
-	w.edit(a, readiness(false))
-	w.want("one that is not Ready", "10.0.0.1:8000 draining", "10.0.0.1:8001 draining", "[fd00::2]:8000 active", "[fd00::2]:8001 active")
-	w.edit(a, readiness(true))
-	w.edit(b, terminating)
-	w.want("one that is deleted", "10.0.0.1:8000 active", "10.0.0.1:8001 active", "[fd00::2]:8000 draining", "[fd00::2]:8001 draining")
+	w.Want("a Pod that comes", "10.0.0.1:8000 active", "10.0.0.1:8001 active", "[fd00::2]:8000 active", "[fd00::2]:8001 active")
+	w.EditPod(t, a, testfleet.Readiness(false))
+	w.Want("one that is not Ready", "10.0.0.1:8000 draining", "10.0.0.1:8001 draining", "[fd00::2]:8000 active", "[fd00::2]:8001 active")
+	w.EditPod(t, a, testfleet.Readiness(true))
+	w.EditPod(t, b, testfleet.Terminate)
+	w.Want("one that is deleted", "10.0.0.1:8000 active", "10.0.0.1:8001 active", "[fd00::2]:8000 draining", "[fd00::2]:8001 draining")
 	w.Delete(t, testfleet.KubePods, namespace, "b")
-	w.want("its end", "10.0.0.1:8000 active", "10.0.0.1:8001 active")
-	w.edit(a, func(p *corev1.Pod) { p.Annotations = map[string]string{activePorts: " 8001, 9999,x"} })
-	w.want("ports that are not active", "10.0.0.1:8001 active")
-	w.edit(a, func(p *corev1.Pod) { p.Annotations = nil })
-	w.want("all of them again", "10.0.0.1:8000 active", "10.0.0.1:8001 active")
-	w.edit(a, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
-	w.want("a Pod that has failed")
+	w.Want("its end", "10.0.0.1:8000 active", "10.0.0.1:8001 active")
+	w.EditPod(t, a, func(p *corev1.Pod) { p.Annotations = map[string]string{activePorts: " 8001, 9999,x"} })
+	w.Want("ports that are not active", "10.0.0.1:8001 active")
+	w.EditPod(t, a, func(p *corev1.Pod) { p.Annotations = nil })
+	w.Want("all of them again", "10.0.0.1:8000 active", "10.0.0.1:8001 active")
+	w.EditPod(t, a, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
+	w.Want("a Pod that has failed")
 	if got := testutil.ToFloat64(w.source.metrics.pods.WithLabelValues("ended")); got != 1 {
 		t.Errorf("%v ended Pods, want 1", got)
 	}
@@ -70,8 +70,8 @@ func TestPrefillPodsOfLLMDServeNoRequestsOfTheirOwn(t *testing.T) {
 		w.PutPod(t, p)
 	}
 	w.follow(w.config())
-	w.want("the listing", "10.0.0.0:8000 active", "10.0.0.1:8000 active", "10.0.0.2:8000 active", "10.0.0.3:8000 active")
-	for _, x := range w.store.Snapshot().Workers {
+	w.Want("the listing", "10.0.0.0:8000 active", "10.0.0.1:8000 active", "10.0.0.2:8000 active", "10.0.0.3:8000 active")
+	for _, x := range w.Store.Snapshot().Workers {
 		if want := x.ID == "10.0.0.1:8000"; (x.Role == fleet.Prefill) != want {
 			t.Errorf("%s is %v", x.ID, x.Role)
 		}
@@ -83,7 +83,7 @@ func TestEightTargetPorts(t *testing.T) {
 	w.Put(t, pools, pool("llama", 1, 2, 3, 4, 5, 6, 7, 8))
 	w.PutPod(t, pod("a", "llama", "10.0.0.1"))
 	w.follow(w.config())
-	w.until("eight endpoints", func() bool { return len(w.fleet()) == 8 })
+	w.Until("eight endpoints", func() bool { return len(w.Statuses()) == 8 })
 }
 
 func TestAnotherSelectorAndOtherPortsMeanANewListing(t *testing.T) {
@@ -92,22 +92,22 @@ func TestAnotherSelectorAndOtherPortsMeanANewListing(t *testing.T) {
 	w.PutPod(t, pod("a", "llama", "10.0.0.1"))
 	w.PutPod(t, pod("b", "qwen", "10.0.0.2"))
 	w.follow(w.config())
-	w.want("the listing", "10.0.0.1:8000 active")
+	w.Want("the listing", "10.0.0.1:8000 active")
 	w.Put(t, pools, pool("qwen", 8000))
-	w.want("the other selector", "10.0.0.2:8000 active")
+	w.Want("the other selector", "10.0.0.2:8000 active")
 	w.Put(t, pools, pool("qwen", 8100))
-	w.want("the other port", "10.0.0.2:8100 active")
+	w.Want("the other port", "10.0.0.2:8100 active")
 	before := w.Requests("list")
 	changed := pool("qwen", 8100)
 	changed["metadata"].(object)["labels"] = object{"x": "y"}
 	w.Put(t, pools, changed)
 	w.PutPod(t, pod("c", "qwen", "10.0.0.3"))
-	w.want("what comes after a change that changes nothing", "10.0.0.2:8100 active", "10.0.0.3:8100 active")
+	w.Want("what comes after a change that changes nothing", "10.0.0.2:8100 active", "10.0.0.3:8100 active")
 	if got := w.Requests("list"); got > before+4 { // the optional resources are looked for again
 		t.Errorf("%d further listings", got-before)
 	}
 	w.Put(t, pools, pool("nobody", 8100))
-	w.want("a selector that matches nothing")
+	w.Want("a selector that matches nothing")
 	if err := w.source.Waiting(); err != nil {
 		t.Errorf("waits: %v; an empty pool is known", err)
 	}
@@ -117,25 +117,25 @@ func TestAPoolThatDoesNotExistIsWaitedFor(t *testing.T) {
 	w := newCluster(t)
 	w.PutPod(t, pod("a", "llama", "10.0.0.1"))
 	w.follow(w.config())
-	w.until("the complaint", func() bool { return w.log.count("the InferencePool does not exist; waiting for it") == 1 })
+	w.Until("the complaint", func() bool { return w.Log.Count("the InferencePool does not exist; waiting for it") == 1 })
 	if err := w.source.Waiting(); err == nil || !strings.Contains(err.Error(), "serving/llama-pool does not exist") {
 		t.Errorf("waits for %v", err)
 	}
-	if w.store.Synced() {
+	if w.Store.Synced() {
 		t.Error("a fleet is known without a pool")
 	}
 	w.Put(t, pools, pool("llama", 8000))
-	w.want("its coming", "10.0.0.1:8000 active")
+	w.Want("its coming", "10.0.0.1:8000 active")
 	if err := w.source.Waiting(); err != nil {
 		t.Errorf("waits for %v", err)
 	}
 	w.Delete(t, pools, namespace, poolName)
-	w.want("its end")
+	w.Want("its end")
 	if w.source.Waiting() == nil {
 		t.Error("does not wait for the pool that is gone")
 	}
 	w.Put(t, pools, pool("llama", 8001))
-	w.want("its return", "10.0.0.1:8001 active")
+	w.Want("its return", "10.0.0.1:8001 active")
 }
 
 func TestWhatIsMissingIsSaidAndWaitedFor(t *testing.T) {
@@ -163,18 +163,18 @@ func TestWhatIsMissingIsSaidAndWaitedFor(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &world{Kube: testfleet.StartKube(t), t: t, store: new(fleet.Store), log: new(logged)}
+			w := &world{Kube: testfleet.StartKube(t), t: t}
 			tc.spoil(w)
 			w.PutPod(t, pod("a", "llama", "10.0.0.1"))
 			w.follow(w.config())
-			w.until("what is waited for", func() bool {
+			w.Until("what is waited for", func() bool {
 				err := w.source.Waiting()
 				return err != nil && strings.Contains(err.Error(), tc.want)
 			})
-			w.until("that it is said", func() bool { return w.log.count("level=WARN msg=\"the InferencePool cannot be") == 1 })
+			w.Until("that it is said", func() bool { return w.Log.Count("level=WARN msg=\"the InferencePool cannot be") == 1 })
 			tc.mend(w)
 			w.Put(t, pools, pool("llama", 8000))
-			w.want("the mending", "10.0.0.1:8000 active")
+			w.Want("the mending", "10.0.0.1:8000 active")
 		})
 	}
 }
@@ -185,7 +185,7 @@ func TestARecordSaysWhatTheWorkerIs(t *testing.T) {
 	w.PutPod(t, registered(pod("a", "llama", "10.0.0.1"), record("10.0.0.1:30000", `,"disagg_mode":"prefill"`)))
 	w.PutPod(t, registered(pod("b", "llama", "10.0.0.2"), `{"worker_id":7}`))
 	w.follow(w.config())
-	w.want("the listing", "10.0.0.1:30000 active", "10.0.0.2:8000 active")
+	w.Want("the listing", "10.0.0.1:30000 active", "10.0.0.2:8000 active")
 	x := w.worker("10.0.0.1:30000")
 	if x.Model != "llama" || x.Role != fleet.Prefill || x.Endpoint != "10.0.0.1:8000" || x.URL != "http://10.0.0.1:30000" || x.BlockSize != 32 || x.DPRank != -1 ||
 		!strings.HasSuffix(x.Incarnation, "container containerd://a-0") {
@@ -194,7 +194,7 @@ func TestARecordSaysWhatTheWorkerIs(t *testing.T) {
 	if x := w.worker("10.0.0.2:8000"); x.Model != "m" {
 		t.Errorf("the Pod with an unusable record is %+v", x)
 	}
-	if got := w.store.Skipped()["worker_id"]; got != 1 {
+	if got := w.Store.Skipped()["worker_id"]; got != 1 {
 		t.Errorf("%d records skipped, want 1", got)
 	}
 }
@@ -204,7 +204,7 @@ func TestARecordOnAPodOfSeveralPortsIsOfOneRank(t *testing.T) {
 	w.Put(t, pools, pool("llama", 8000, 8001))
 	w.PutPod(t, registered(pod("a", "llama", "10.0.0.1"), record("w-a", `,"url":"http://10.0.0.1:8001"`)))
 	w.follow(w.config())
-	w.want("the listing", "10.0.0.1:8000 active", "w-a active")
+	w.Want("the listing", "10.0.0.1:8000 active", "w-a active")
 	own, other := w.worker("w-a"), w.worker("10.0.0.1:8000")
 	if own.Endpoint != "10.0.0.1:8001" || own.DPRank != 1 || own.DPSize != 2 || own.KVEvents != "tcp://10.0.0.1:5558" {
 		t.Errorf("its own port: %+v", own)
@@ -215,12 +215,12 @@ func TestARecordOnAPodOfSeveralPortsIsOfOneRank(t *testing.T) {
 }
 
 func TestASelectorDoesWithoutAPool(t *testing.T) {
-	w := &world{Kube: testfleet.StartKube(t), t: t, store: new(fleet.Store), log: new(logged)}
+	w := &world{Kube: testfleet.StartKube(t), t: t}
 	w.PutPod(t, pod("a", "llama", "10.0.0.1"))
 	cfg := w.config()
 	cfg.Pool, cfg.Selector, cfg.Ports = "", "app in (llama)", []int{8000, 8001}
 	w.follow(cfg)
-	w.want("the listing", "10.0.0.1:8000 active", "10.0.0.1:8001 active")
+	w.Want("the listing", "10.0.0.1:8000 active", "10.0.0.1:8001 active")
 	if w.source.Waiting() != nil || w.Requests("list") != 1 {
 		t.Errorf("waits %v, %d listings, want the Pods' alone", w.source.Waiting(), w.Requests("list"))
 	}
@@ -248,20 +248,20 @@ func TestEndpointsTellTheirModels(t *testing.T) {
 	cfg.Model, cfg.Refresh = "", 50*time.Millisecond
 	w.follow(cfg)
 	id := at.String()
-	w.want("the listing", id+" active")
+	w.Want("the listing", id+" active")
 	if x := w.worker(id); x.Model != "" || !x.Serves("anything") {
 		t.Errorf("before it has told: %+v", x)
 	}
 	mute.Store(false)
-	w.until("its model", func() bool { return w.worker(id).Model == "llama" })
+	w.Until("its model", func() bool { return w.worker(id).Model == "llama" })
 	if x := w.worker(id); x.Engine != fleet.VLLM || strings.Join(x.Names(nil), " ") != "llama alias sql" || x.Serves("anything") {
 		t.Errorf("got %+v", x)
 	}
 	n := asked.Load()
-	w.until("that it is asked again", func() bool { return asked.Load() > n+1 })
+	w.Until("that it is asked again", func() bool { return asked.Load() > n+1 })
 	mute.Store(true)
 	n = asked.Load()
-	w.until("a failure", func() bool { return asked.Load() > n })
+	w.Until("a failure", func() bool { return asked.Load() > n })
 	if x := w.worker(id); x.Model != "llama" {
 		t.Errorf("a failed question made it forget: %+v", x)
 	}
@@ -332,11 +332,11 @@ func TestObjectivesAndRewritesOfBothGroups(t *testing.T) {
 			}}})
 			w.follow(w.config())
 			book := w.source.Objectives()
-			w.until("the rewrite", func() bool {
+			w.Until("the rewrite", func() bool {
 				to, by, ok := book.Rewritten("public", 0)
 				return ok && to == "v2" && by == "canary"
 			})
-			w.until("the objectives", func() bool {
+			w.Until("the objectives", func() bool {
 				p, ok := book.Priority("batch")
 				q, also := book.Priority("plain")
 				return ok && also && p == -5 && q == 0
@@ -348,9 +348,9 @@ func TestObjectivesAndRewritesOfBothGroups(t *testing.T) {
 				t.Errorf("a match of an unknown type rewrote to %q", to)
 			}
 			w.Put(t, objective, object{"metadata": named("batch"), "spec": object{"priority": 3, "poolRef": ref}})
-			w.until("a change", func() bool { p, _ := book.Priority("batch"); return p == 3 })
+			w.Until("a change", func() bool { p, _ := book.Priority("batch"); return p == 3 })
 			w.Delete(t, rewrite, namespace, "canary")
-			w.until("its end", func() bool { _, _, ok := book.Rewritten("public", 0); return !ok })
+			w.Until("its end", func() bool { _, _, ok := book.Rewritten("public", 0); return !ok })
 		})
 	}
 }
@@ -363,15 +363,15 @@ func TestOptionalResourcesNeverStopTheStart(t *testing.T) {
 	w.Put(t, pools, pool("llama", 8000))
 	w.PutPod(t, pod("a", "llama", "10.0.0.1"))
 	w.follow(w.config())
-	w.want("the fleet", "10.0.0.1:8000 active")
-	w.until("that all four are said once", func() bool { return w.log.count("an optional resource is not available") == 4 })
-	if !w.store.Connected() || w.source.Waiting() != nil {
-		t.Errorf("connected %t, waits for %v", w.store.Connected(), w.source.Waiting())
+	w.Want("the fleet", "10.0.0.1:8000 active")
+	w.Until("that all four are said once", func() bool { return w.Log.Count("an optional resource is not available") == 4 })
+	if !w.Store.Connected() || w.source.Waiting() != nil {
+		t.Errorf("connected %t, waits for %v", w.Store.Connected(), w.source.Waiting())
 	}
 	w.Allow(denied, "list", "watch")
-	w.until("that it is found later", func() bool { return w.log.count("an optional resource is followed") == 1 })
-	if n := w.log.count("an optional resource is not available"); n != 4 {
-		t.Errorf("said %d times, want 4:\n%s", n, w.log)
+	w.Until("that it is found later", func() bool { return w.Log.Count("an optional resource is followed") == 1 })
+	if n := w.Log.Count("an optional resource is not available"); n != 4 {
+		t.Errorf("said %d times, want 4:\n%s", n, w.Log)
 	}
 }
 
@@ -380,16 +380,16 @@ func TestAnOutageKeepsTheLastFleet(t *testing.T) {
 	w.Put(t, pools, pool("llama", 8000))
 	w.PutPod(t, pod("a", "llama", "10.0.0.1"))
 	w.follow(w.config())
-	w.want("the listing", "10.0.0.1:8000 active")
+	w.Want("the listing", "10.0.0.1:8000 active")
 	w.Stop()
-	w.until("that it is lost", func() bool { return !w.store.Connected() })
-	if got := w.fleet(); len(got) != 1 || w.source.Waiting() != nil {
+	w.Until("that it is lost", func() bool { return !w.Store.Connected() })
+	if got := w.Statuses(); len(got) != 1 || w.source.Waiting() != nil {
 		t.Errorf("fleet %v, waits for %v", got, w.source.Waiting())
 	}
 	w.Start(t)
 	w.PutPod(t, pod("b", "llama", "10.0.0.2"))
-	w.want("its recovery", "10.0.0.1:8000 active", "10.0.0.2:8000 active")
-	w.until("that it is in step", w.store.Connected)
+	w.Want("its recovery", "10.0.0.1:8000 active", "10.0.0.2:8000 active")
+	w.Until("that it is in step", w.Store.Connected)
 }
 
 func TestThePoolsOtherPickerPortIsSaid(t *testing.T) {
@@ -398,14 +398,14 @@ func TestThePoolsOtherPickerPortIsSaid(t *testing.T) {
 	cfg := w.config()
 	cfg.PickerPort = 9100
 	w.follow(cfg)
-	w.until("the warning", func() bool { return w.log.count("names another port for its endpoint picker") == 1 })
+	w.Until("the warning", func() bool { return w.Log.Count("names another port for its endpoint picker") == 1 })
 	if got := testutil.ToFloat64(w.source.metrics.port); got != 1 {
 		t.Errorf("the gauge of it is %v", got)
 	}
 	mended := pool("llama", 8000)
 	mended["spec"].(object)["endpointPickerRef"].(object)["port"] = object{"number": 9100}
 	w.Put(t, pools, mended)
-	w.until("that it is mended", func() bool { return testutil.ToFloat64(w.source.metrics.port) == 0 })
+	w.Until("that it is mended", func() bool { return testutil.ToFloat64(w.source.metrics.port) == 0 })
 }
 
 // security S4: the first of two Pods that claim one worker stays, and it is told once.
@@ -414,15 +414,15 @@ func TestTwoPodsOfOneActiveWorker(t *testing.T) {
 	w.Put(t, pools, pool("llama", 8000))
 	w.PutPod(t, pod("old", "llama", "10.0.0.1"))
 	w.follow(w.config())
-	w.want("the first", "10.0.0.1:8000 active")
+	w.Want("the first", "10.0.0.1:8000 active")
 	before := w.worker("10.0.0.1:8000").Incarnation
 	thief := pod("thief", "llama", "10.0.0.1")
 	thief.CreationTimestamp = metav1.Time{Time: metav1.Now().Add(60e9)}
 	w.PutPod(t, thief)
 	w.PutPod(t, pod("third", "llama", "10.0.0.3"))
-	w.want("what came behind it", "10.0.0.1:8000 active", "10.0.0.3:8000 active")
-	if got := w.worker("10.0.0.1:8000").Incarnation; got != before || w.store.Conflicts() != 1 || w.log.count("several Pods claim") != 1 {
-		t.Errorf("served by %s instead of %s; %d conflicts", got, before, w.store.Conflicts())
+	w.Want("what came behind it", "10.0.0.1:8000 active", "10.0.0.3:8000 active")
+	if got := w.worker("10.0.0.1:8000").Incarnation; got != before || w.Store.Conflicts() != 1 || w.Log.Count("several Pods claim") != 1 {
+		t.Errorf("served by %s instead of %s; %d conflicts", got, before, w.Store.Conflicts())
 	}
 }
 
@@ -432,17 +432,17 @@ func TestTwoPodsOfOneAddress(t *testing.T) {
 	old := pod("old", "llama", "10.0.0.1")
 	w.PutPod(t, old)
 	w.follow(w.config())
-	w.want("the first", "10.0.0.1:8000 active")
+	w.Want("the first", "10.0.0.1:8000 active")
 	before := w.worker("10.0.0.1:8000").Incarnation
-	w.edit(old, terminating)
+	w.EditPod(t, old, testfleet.Terminate)
 	w.PutPod(t, pod("new", "llama", "10.0.0.1"))
-	w.until("that the new one counts", func() bool {
+	w.Until("that the new one counts", func() bool {
 		x := w.worker("10.0.0.1:8000")
 		return x.Status == fleet.Active && x.Incarnation != before
 	})
 	w.Delete(t, testfleet.KubePods, namespace, "old")
 	w.PutPod(t, pod("third", "llama", "10.0.0.3"))
-	w.want("that it stays", "10.0.0.1:8000 active", "10.0.0.3:8000 active")
+	w.Want("that it stays", "10.0.0.1:8000 active", "10.0.0.3:8000 active")
 }
 
 func TestConfigValidate(t *testing.T) {

@@ -1,16 +1,11 @@
 package inferencepool
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +16,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/internal/kube"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/wire"
 )
 
@@ -61,38 +57,18 @@ func pod(name, app, ip string) *corev1.Pod {
 	return p
 }
 
-// logged is what a source has said.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-func (l *logged) count(what string) int { return strings.Count(l.String(), what) }
-
 // world is an API server, a source that follows it, and what it made of it.
 type world struct {
 	*testfleet.Kube
+	*testfleet.Following // once it follows
+
 	t      *testing.T
 	source *Source
-	store  *fleet.Store
-	log    *logged
 }
 
 func newCluster(t *testing.T) *world {
 	t.Helper()
-	w := &world{Kube: testfleet.StartKube(t), t: t, store: new(fleet.Store), log: new(logged)}
+	w := &world{Kube: testfleet.StartKube(t), t: t}
 	w.Install(pools)
 	return w
 }
@@ -110,59 +86,16 @@ func (w *world) config() Config {
 
 func (w *world) follow(cfg Config) {
 	w.t.Helper()
-	src, err := New(cfg, slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.source = src
-	ctx, cancel := context.WithCancel(w.t.Context())
-	done := make(chan error, 1)
-	go func() { done <- w.store.Run(ctx, src) }()
-	w.t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			w.t.Errorf("Watch: %v", err)
-		}
-	})
-}
-
-func (w *world) until(what string, done func() bool) {
-	w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("waited in vain for %s; fleet %v, waiting %v, log:\n%s", what, w.fleet(), w.source.Waiting(), w.log)
-		}
-	}
-}
-
-// fleet returns the workers as "id status".
-func (w *world) fleet() []string {
-	var out []string
-	for _, x := range w.store.Snapshot().Workers {
-		out = append(out, x.ID+" "+x.Status.String())
-	}
-	return out
-}
-
-// want waits until the fleet is the given workers, each as "id status".
-func (w *world) want(what string, workers ...string) {
-	w.t.Helper()
-	w.until(what, func() bool { return w.store.Synced() && slices.Equal(w.fleet(), workers) })
+	w.Following, w.source = testfleet.Follow(w.t, func(log *testkit.Log) (*Source, error) { return New(cfg, log.Logger()) })
 }
 
 func (w *world) worker(id string) *fleet.Worker {
 	w.t.Helper()
-	x := w.store.Snapshot().Worker(id)
+	x := w.Store.Snapshot().Worker(id)
 	if x == nil {
-		w.t.Fatalf("no worker %s among %v", id, w.fleet())
+		w.t.Fatalf("no worker %s among %v", id, w.Statuses())
 	}
 	return x
-}
-
-func (w *world) edit(p *corev1.Pod, change func(*corev1.Pod)) {
-	w.t.Helper()
-	change(p)
-	w.PutPod(w.t, p)
 }
 
 func record(id string, more ...string) string {
@@ -175,12 +108,6 @@ func registered(p *corev1.Pod, rec string) *corev1.Pod {
 	}
 	p.Annotations[wire.Annotation] = rec
 	return p
-}
-
-func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }
-
-func readiness(ready bool) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { testfleet.SetReady(p, ready) }
 }
 
 // engine is an endpoint that tells its models; it returns its address.

@@ -1,13 +1,8 @@
 package kubernetes
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"log/slog"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +13,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/internal/kube"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,32 +24,11 @@ const (
 	selector   = "infera.amd.com/deployment=llama"
 )
 
-// logged is what a source has said.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-func (l *logged) count(what string) int { return strings.Count(l.String(), what) }
-
 // following is a source at work, and what it made of the fleet.
 type following struct {
+	*testfleet.Following
 	t      *testing.T
 	source *Source
-	store  *fleet.Store
-	log    *logged
 }
 
 // impatient returns a configuration that gives up in test time.
@@ -77,59 +52,21 @@ func patient(kubeconfig string) Config {
 
 func follow(t *testing.T, cfg Config) *following {
 	t.Helper()
-	f := &following{t: t, store: new(fleet.Store), log: new(logged)}
-	src, err := New(cfg, slog.New(slog.NewTextHandler(f.log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.source = src
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.store.Run(ctx, src) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Watch: %v", err)
-		}
-	})
-	return f
-}
-
-func (f *following) until(what string, done func() bool) {
-	f.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			f.t.Fatalf("waited in vain for %s; fleet %v, log:\n%s", what, f.fleet(), f.log)
-		}
-	}
-}
-
-// fleet returns the workers as "id status".
-func (f *following) fleet() []string {
-	var out []string
-	for _, w := range f.store.Snapshot().Workers {
-		out = append(out, w.ID+" "+w.Status.String())
-	}
-	return out
-}
-
-// want waits until the fleet is the given workers, each as "id status".
-func (f *following) want(what string, workers ...string) {
-	f.t.Helper()
-	f.until(what, func() bool { return f.store.Synced() && slices.Equal(f.fleet(), workers) })
+	f, source := testfleet.Follow(t, func(log *testkit.Log) (*Source, error) { return New(cfg, log.Logger()) })
+	return &following{Following: f, t: t, source: source}
 }
 
 // untilHeard waits until an event or a bookmark comes after the call.
 func (f *following) untilHeard() {
 	f.t.Helper()
 	now := time.Now()
-	f.until("an event or a bookmark", func() bool {
-		age, ok := f.store.Staleness(now)
+	f.Until("an event or a bookmark", func() bool {
+		age, ok := f.Store.Staleness(now)
 		return ok && age == 0
 	})
 }
 
-func (f *following) worker(id string) *fleet.Worker { return f.store.Snapshot().Worker(id) }
+func (f *following) worker(id string) *fleet.Worker { return f.Store.Snapshot().Worker(id) }
 
 // metric returns the sum over a metric's series, of those with the given label's
 // value where one is given.
@@ -180,13 +117,6 @@ func (c *cluster) add(name, id string, more ...string) *corev1.Pod {
 	p := testfleet.WorkerPod(namespace, name, deployment, record(id, more...))
 	c.PutPod(c.t, p)
 	return p
-}
-
-// edit changes a Pod.
-func (c *cluster) edit(p *corev1.Pod, change func(*corev1.Pod)) {
-	c.t.Helper()
-	change(p)
-	c.PutPod(c.t, p)
 }
 
 func (c *cluster) delete(p *corev1.Pod) {

@@ -41,23 +41,23 @@ func TestD4ARestartingWorkerGetsNoRequestsUntilItIsReady(t *testing.T) {
 	p := c.add("a", a)
 	c.add("b", b)
 	f := follow(t, c.config())
-	f.want("both", a+" active", b+" active")
+	f.Want("both", a+" active", b+" active")
 	before := f.worker(a).Incarnation
 
-	c.edit(p, crash)
-	f.want("the crash", a+" dead", b+" active")
-	if got := f.log.count("level=WARN msg=\"a worker's state changed\" worker_id=" + a); got != 1 {
-		t.Errorf("the crash was said %d times, want once:\n%s", got, f.log)
+	c.EditPod(t, p, crash)
+	f.Want("the crash", a+" dead", b+" active")
+	if got := f.Log.Count("level=WARN msg=\"a worker's state changed\" worker_id=" + a); got != 1 {
+		t.Errorf("the crash was said %d times, want once:\n%s", got, f.Log)
 	}
-	c.edit(p, backOff)
-	c.edit(p, restart)
-	f.want("the restart", a+" draining", b+" active")
+	c.EditPod(t, p, backOff)
+	c.EditPod(t, p, restart)
+	f.Want("the restart", a+" draining", b+" active")
 	if got := f.worker(a).Incarnation; got == before {
 		t.Errorf("incarnation %q is the former process's", got)
 	}
 	after := f.worker(a).Incarnation
-	c.edit(p, readiness(true)) // its launcher's patch of the same record changes nothing that could be seen
-	f.want("its being ready", a+" active", b+" active")
+	c.EditPod(t, p, testfleet.Readiness(true)) // its launcher's patch of the same record changes nothing that could be seen
+	f.Want("its being ready", a+" active", b+" active")
 	if got := f.worker(a).Incarnation; got != after {
 		t.Errorf("incarnation %q, while it loaded it was %q", got, after)
 	}
@@ -67,12 +67,12 @@ func TestD4AFailingProbeSuspendsTheSameProcess(t *testing.T) {
 	c := newCluster(t)
 	p := c.add("a", a)
 	f := follow(t, c.config())
-	f.want("the worker", a+" active")
+	f.Want("the worker", a+" active")
 	before := f.worker(a).Incarnation
-	c.edit(p, readiness(false))
-	f.want("the failing probe", a+" draining")
-	c.edit(p, readiness(true))
-	f.want("its recovery", a+" active")
+	c.EditPod(t, p, testfleet.Readiness(false))
+	f.Want("the failing probe", a+" draining")
+	c.EditPod(t, p, testfleet.Readiness(true))
+	f.Want("its recovery", a+" active")
 	if got := f.worker(a).Incarnation; got != before {
 		t.Errorf("incarnation %q, want %q: it is the same process", got, before)
 	}
@@ -96,7 +96,7 @@ func TestD4WhatHasToBeReady(t *testing.T) {
 	}{
 		{"everything is Ready", func(*corev1.Pod) {}, fleet.Active, fleet.Active, fleet.Active},
 		{"the sidecar is not Ready", sidecar, fleet.Active, fleet.Draining, fleet.Active},
-		{"the worker is not Ready", readiness(false), fleet.Draining, fleet.Draining, fleet.Active},
+		{"the worker is not Ready", testfleet.Readiness(false), fleet.Draining, fleet.Draining, fleet.Active},
 		{"the worker is not running", crash, fleet.Dead, fleet.Dead, fleet.Active},
 		{"the node is lost", lostNode, fleet.Draining, fleet.Draining, fleet.Active},
 		{"the kubelet has said nothing", unreported, fleet.Draining, fleet.Draining, fleet.Active},
@@ -121,41 +121,41 @@ func TestD5TheEndOfAnOldPodLeavesTheNewPodsWorker(t *testing.T) {
 	c := newCluster(t)
 	first := c.add("first", a)
 	f := follow(t, c.config())
-	f.want("the first Pod", a+" active")
+	f.Want("the first Pod", a+" active")
 	before := f.worker(a).Incarnation
-	c.edit(first, terminating)
-	f.want("its termination", a+" draining")
+	c.EditPod(t, first, testfleet.Terminate)
+	f.Want("its termination", a+" draining")
 	second := c.add("second", a)
-	f.want("the second Pod", a+" active")
+	f.Want("the second Pod", a+" active")
 	now := f.worker(a).Incarnation
 	if now == before || !strings.Contains(now, string(second.UID)) {
 		t.Errorf("incarnation %q is not the second Pod's", now)
 	}
 	c.delete(first)
 	c.add("b", b)
-	f.want("what came behind the first Pod's end", a+" active", b+" active")
+	f.Want("what came behind the first Pod's end", a+" active", b+" active")
 	if got := f.worker(a).Incarnation; got != now {
 		t.Errorf("incarnation %q, want %q", got, now)
 	}
 	c.delete(second)
-	f.want("the second Pod's end", b+" active")
+	f.Want("the second Pod's end", b+" active")
 }
 
 // D5, where the old Pod's end is found out by a listing.
 func TestD5AcrossAListing(t *testing.T) {
 	c := newCluster(t)
 	first := c.add("first", a)
-	c.edit(first, terminating)
+	c.EditPod(t, first, testfleet.Terminate)
 	c.add("second", a)
 	f := follow(t, c.config())
-	f.want("both Pods", a+" active")
+	f.Want("both Pods", a+" active")
 	c.Stop()
-	f.until("noticing", func() bool { return !f.store.Connected() })
+	f.Until("noticing", func() bool { return !f.Store.Connected() })
 	c.delete(first)
 	c.Compact()
 	c.Start(t)
-	f.until("being in step", f.store.Connected)
-	f.want("the second Pod", a+" active")
+	f.Until("being in step", f.Store.Connected)
+	f.Want("the second Pod", a+" active")
 }
 
 // Of two Pods that both claim to serve at one address neither can be told to lie.
@@ -165,23 +165,23 @@ func TestD5TheOldestOfTwoActivePodsIsBelieved(t *testing.T) {
 	thief := testfleet.WorkerPod(namespace, "thief", deployment, record(a, `,"model_name":"evil"`))
 	thief.CreationTimestamp = metav1.Time{Time: metav1.Now().Add(60e9)}
 	f := follow(t, c.config())
-	f.want("the first Pod", a+" active")
+	f.Want("the first Pod", a+" active")
 	c.PutPod(t, thief)
-	f.until("the contest", func() bool { return f.metric("pointsman_kubernetes_contested_workers", "") == 1 })
-	c.edit(thief, func(p *corev1.Pod) { p.Labels["again"] = "yes" })
+	f.Until("the contest", func() bool { return f.metric("pointsman_kubernetes_contested_workers", "") == 1 })
+	c.EditPod(t, thief, func(p *corev1.Pod) { p.Labels["again"] = "yes" })
 	c.add("b", b)
-	f.want("what came behind it", a+" active", b+" active")
+	f.Want("what came behind it", a+" active", b+" active")
 	if got := f.worker(a).Model; got != "m" {
 		t.Errorf("model %q is the newcomer's", got)
 	}
-	if got := f.log.count("several Pods claim"); got != 1 {
+	if got := f.Log.Count("several Pods claim"); got != 1 {
 		t.Errorf("the contest was said %d times, want once", got)
 	}
-	if got := f.store.Conflicts(); got != 1 {
+	if got := f.Store.Conflicts(); got != 1 {
 		t.Errorf("%d conflicts, want 1", got)
 	}
 	c.delete(first)
-	f.until("the newcomer's turn", func() bool { return f.worker(a).Model == "evil" })
+	f.Until("the newcomer's turn", func() bool { return f.worker(a).Model == "evil" })
 	if got := f.metric("pointsman_kubernetes_contested_workers", ""); got != 0 {
 		t.Errorf("%v contests, want none", got)
 	}
@@ -192,11 +192,11 @@ func TestD6AChangedPortLeavesNoPhantom(t *testing.T) {
 	c := newCluster(t)
 	p := c.add("a", a)
 	f := follow(t, c.config())
-	f.want("the worker", a+" active")
+	f.Want("the worker", a+" active")
 	c.register(p, record("10.0.0.1:30001"))
-	f.want("its other port", "10.0.0.1:30001 active")
+	f.Want("its other port", "10.0.0.1:30001 active")
 	c.delete(p)
-	f.want("its end")
+	f.Want("its end")
 }
 
 // D13: a drain, a crash and a deletion look different.
@@ -205,21 +205,21 @@ func TestD13ADrainShowsUntilItEnds(t *testing.T) {
 	p := c.add("a", a)
 	c.add("b", b)
 	f := follow(t, c.config())
-	f.want("both", a+" active", b+" active")
-	c.edit(p, terminating)
-	f.want("the deletion", a+" draining", b+" active")
+	f.Want("both", a+" active", b+" active")
+	c.EditPod(t, p, testfleet.Terminate)
+	f.Want("the deletion", a+" draining", b+" active")
 	c.deregister(p) // the launcher's first act on SIGTERM, while it still streams
-	c.edit(p, readiness(false))
-	f.until("the launcher's sign-off", func() bool { return f.metric("pointsman_kubernetes_pods", "terminating") == 1 })
+	c.EditPod(t, p, testfleet.Readiness(false))
+	f.Until("the launcher's sign-off", func() bool { return f.metric("pointsman_kubernetes_pods", "terminating") == 1 })
 	if w := f.worker(a); w == nil || w.Status != fleet.Draining || w.Model != "m" {
 		t.Errorf("the draining worker is %+v", w)
 	}
-	c.edit(p, crash) // it has exited; the sidecar still runs
-	f.want("its exit", b+" active")
+	c.EditPod(t, p, crash) // it has exited; the sidecar still runs
+	f.Want("its exit", b+" active")
 	c.delete(p)
 	for _, want := range []string{"former=active state=terminating", "former=terminating state=ended"} {
-		if f.log.count(want) != 1 {
-			t.Errorf("the log lacks %q:\n%s", want, f.log)
+		if f.Log.Count(want) != 1 {
+			t.Errorf("the log lacks %q:\n%s", want, f.Log)
 		}
 	}
 }
@@ -228,11 +228,11 @@ func TestD13ADrainShowsUntilItEnds(t *testing.T) {
 func TestD13ADrainThatIsFirstSeenInTheListing(t *testing.T) {
 	c := newCluster(t)
 	p := c.add("a", a)
-	c.edit(p, terminating)
+	c.EditPod(t, p, testfleet.Terminate)
 	f := follow(t, c.config())
-	f.want("the listing", a+" draining")
-	c.edit(p, phase(corev1.PodFailed))
-	f.want("its end")
+	f.Want("the listing", a+" draining")
+	c.EditPod(t, p, phase(corev1.PodFailed))
+	f.Want("its end")
 }
 
 // E6: the sidecar listens where the operator was told to, of which the EPP is not.
@@ -267,12 +267,12 @@ func TestTheRecordsOwnStatusCounts(t *testing.T) {
 	c := newCluster(t)
 	p := c.add("a", a, `,"status":"draining"`)
 	f := follow(t, c.config())
-	f.want("the listing", a+" draining")
+	f.Want("the listing", a+" draining")
 	c.register(p, record(a, `,"status":"dead"`))
-	f.want("its death", a+" dead")
-	c.edit(p, terminating)
+	f.Want("its death", a+" dead")
+	c.EditPod(t, p, testfleet.Terminate)
 	c.add("b", b)
-	f.want("what came behind its termination", a+" dead", b+" active")
+	f.Want("what came behind its termination", a+" dead", b+" active")
 }
 
 // D11 and its kin: a record that makes no sense goes alone.
@@ -281,25 +281,25 @@ func TestAnUnusableRecordIsLeftOutAloneAndSaidOnce(t *testing.T) {
 	p := c.add("a", a)
 	c.add("b", b)
 	f := follow(t, c.config())
-	f.want("both", a+" active", b+" active")
+	f.Want("both", a+" active", b+" active")
 	c.register(p, `{"worker_id":`)
-	f.want("the bad record", b+" active")
+	f.Want("the bad record", b+" active")
 	for range 3 {
-		c.edit(p, func(p *corev1.Pod) { p.Labels["n"] += "x" })
+		c.EditPod(t, p, func(p *corev1.Pod) { p.Labels["n"] += "x" })
 	}
 	c.register(p, record(a, `,"status":"bogus"`))
-	f.want("a status that is not known", a+" draining", b+" active")
+	f.Want("a status that is not known", a+" draining", b+" active")
 	c.Stop()
-	f.until("an outage", func() bool { return !f.store.Connected() })
+	f.Until("an outage", func() bool { return !f.Store.Connected() })
 	c.Start(t)
-	f.until("another listing", f.store.Connected)
+	f.Until("another listing", f.Store.Connected)
 	c.register(p, record(a))
-	f.want("the good record", a+" active", b+" active")
-	if got := f.store.Skipped(); got["json"] != 1 || got["status"] != 1 || len(got) != 2 {
+	f.Want("the good record", a+" active", b+" active")
+	if got := f.Store.Skipped(); got["json"] != 1 || got["status"] != 1 || len(got) != 2 {
 		t.Errorf("skipped %v, want one for json and one for status", got)
 	}
-	if got := f.log.count("cannot be used"); got != 2 {
-		t.Errorf("said %d times, want twice:\n%s", got, f.log)
+	if got := f.Log.Count("cannot be used"); got != 2 {
+		t.Errorf("said %d times, want twice:\n%s", got, f.Log)
 	}
 }
 
@@ -312,12 +312,12 @@ func TestARecordMustBeAtItsPodsAddressWhenThatIsAsked(t *testing.T) {
 	cfg := c.config()
 	cfg.VerifyAddress = true
 	f := follow(t, cfg)
-	f.want("the Pods' own", a+" active", "192.168.0.1:30000 active")
-	if got := f.store.Skipped()["url"]; got != 2 {
+	f.Want("the Pods' own", a+" active", "192.168.0.1:30000 active")
+	if got := f.Store.Skipped()["url"]; got != 2 {
 		t.Errorf("%d records skipped for their url, want 2", got)
 	}
-	c.edit(stranger, func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "10.9.9.9"}) })
-	f.want("its second address", a+" active", "10.9.9.9:30000 active", "192.168.0.1:30000 active")
+	c.EditPod(t, stranger, func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "10.9.9.9"}) })
+	f.Want("its second address", a+" active", "10.9.9.9:30000 active", "192.168.0.1:30000 active")
 }
 
 func TestTheWorkersContainer(t *testing.T) {

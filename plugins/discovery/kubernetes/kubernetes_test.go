@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"pointsman/internal/testfleet"
 	"pointsman/wire"
@@ -32,14 +30,8 @@ func (c *cluster) deregister(p *corev1.Pod) {
 	delete(p.Annotations, wire.Annotation)
 }
 
-func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }
-
 func phase(ph corev1.PodPhase) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.Phase = ph }
-}
-
-func readiness(ready bool) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { testfleet.SetReady(p, ready) }
 }
 
 func TestRegisterChangeAndLeave(t *testing.T) {
@@ -50,28 +42,28 @@ func TestRegisterChangeAndLeave(t *testing.T) {
 	nats := testfleet.WorkerPod(namespace, "nats-0", deployment, "")
 	c.PutPod(t, nats)
 	f := follow(t, c.config())
-	f.want("the listing", a+" active")
+	f.Want("the listing", a+" active")
 	if w := f.worker(a); w.Model != "m" || w.URL != "http://"+a || !strings.HasPrefix(w.Incarnation, "pod ") {
 		t.Errorf("got %+v", w)
 	}
 
 	p := testfleet.WorkerPod(namespace, "b", deployment, "")
-	c.edit(p, phase(corev1.PodPending))
-	c.edit(p, phase(corev1.PodRunning))
+	c.EditPod(t, p, phase(corev1.PodPending))
+	c.EditPod(t, p, phase(corev1.PodRunning))
 	c.register(p, record(b))
-	f.want("a new worker", a+" active", b+" active")
+	f.Want("a new worker", a+" active", b+" active")
 	before := f.worker(b).Incarnation
 	c.register(p, record(b, `,"kv_block_size":32,"kv":{"engine_block_size":1,"index_block_size":64,"tokenizer":"q","tokenizer_digest":"ab","tokenizer_canary":[1,2,3]}`))
-	f.until("its new record", func() bool { return f.worker(b).BlockSize == 32 })
+	f.Until("its new record", func() bool { return f.worker(b).BlockSize == 32 })
 	if w := f.worker(b); w.Incarnation != before || fmt.Sprint(w.Canary) != "[1 2 3]" { // D9: the canary is passed on
 		t.Errorf("after a change of the record: %+v, incarnation before %q", w, before)
 	}
 	c.deregister(p)
-	f.want("its leaving", a+" active")
+	f.Want("its leaving", a+" active")
 	c.register(p, record(b))
-	f.want("its return", a+" active", b+" active")
+	f.Want("its return", a+" active", b+" active")
 	c.delete(p)
-	f.want("the end of its Pod", a+" active")
+	f.Want("the end of its Pod", a+" active")
 	if got := f.metric("pointsman_kubernetes_pods", "active"); got != 1 {
 		t.Errorf("%v active Pods, want 1", got)
 	}

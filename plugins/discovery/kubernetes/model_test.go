@@ -54,7 +54,7 @@ func (w *world) play(i int, op byte, arg int) (watch.EventType, *corev1.Pod) {
 	case 6:
 		[]func(*corev1.Pod){crash, backOff, restart}[arg%3](p)
 	case 7:
-		terminating(p)
+		testfleet.Terminate(p)
 	case 8:
 		p.Status.Phase = []corev1.PodPhase{corev1.PodRunning, corev1.PodPending, corev1.PodFailed}[arg%3]
 	}

@@ -21,14 +21,14 @@ func TestAWatchGoesOnWhereTheLastOneEnded(t *testing.T) {
 			p := c.add("a", a)
 			c.SetBookmarks(10 * time.Millisecond)
 			f := follow(t, c.config())
-			f.want("the listing", a+" active")
+			f.Want("the listing", a+" active")
 			f.untilHeard() // without a bookmark a watch proves nothing
 			watches := c.Requests("watch")
 			end(c)
 			c.delete(p)
 			c.add("b", b)
-			f.want("what changed meanwhile", b+" active")
-			f.until("another watch", func() bool { return c.Requests("watch") > watches })
+			f.Want("what changed meanwhile", b+" active")
+			f.Until("another watch", func() bool { return c.Requests("watch") > watches })
 			if got := c.Requests("list"); got != 1 {
 				t.Errorf("%d listings, want 1", got)
 			}
@@ -43,17 +43,17 @@ func TestBookmarksKeepAWatchFromExpiring(t *testing.T) {
 	c.add("a", a)
 	c.SetBookmarks(10 * time.Millisecond)
 	f := follow(t, c.config())
-	f.want("the listing", a+" active")
+	f.Want("the listing", a+" active")
 	noise := testfleet.WorkerPod(namespace, "noise", "qwen", "")
 	for i := range 20 {
 		noise.Labels["n"] = fmt.Sprint(i)
 		c.PutPod(t, noise)
 	}
-	f.until("a bookmark behind the changes", func() bool { return c.Bookmarked() == c.Version() })
+	f.Until("a bookmark behind the changes", func() bool { return c.Bookmarked() == c.Version() })
 	c.Compact()
 	c.EndWatches()
 	c.add("b", b)
-	f.want("a change behind it", a+" active", b+" active")
+	f.Want("a change behind it", a+" active", b+" active")
 	if got := c.Requests("list"); got != 1 {
 		t.Errorf("%d listings, want 1", got)
 	}
@@ -64,10 +64,10 @@ func TestAWatchsTimeIsUp(t *testing.T) {
 	c := newCluster(t)
 	c.add("a", a)
 	f := follow(t, impatient(c.Kubeconfig(t, "")))
-	f.want("the listing", a+" active")
-	f.until("the next watch but one", func() bool { return c.Requests("watch") >= 3 })
-	if got := c.Requests("list"); got != 1 || !f.store.Connected() {
-		t.Errorf("%d listings, want 1; connected %t", got, f.store.Connected())
+	f.Want("the listing", a+" active")
+	f.Until("the next watch but one", func() bool { return c.Requests("watch") >= 3 })
+	if got := c.Requests("list"); got != 1 || !f.Store.Connected() {
+		t.Errorf("%d listings, want 1; connected %t", got, f.Store.Connected())
 	}
 }
 
@@ -77,11 +77,11 @@ func TestAWatchThatBroughtNothingIsFollowedByAListing(t *testing.T) {
 	c.SetBookmarks(0)
 	p := c.add("a", a)
 	f := follow(t, impatient(c.Kubeconfig(t, "")))
-	f.want("the listing", a+" active")
+	f.Want("the listing", a+" active")
 	c.SetMute(true)
 	c.delete(p)
 	c.add("b", b)
-	f.want("the next listing", b+" active")
+	f.Want("the next listing", b+" active")
 	if got := f.metric("pointsman_kubernetes_errors_total", "mute"); got < 1 {
 		t.Error("the watch's muteness was not counted")
 	}
@@ -91,15 +91,15 @@ func TestAForgottenVersionIsFollowedByAListing(t *testing.T) {
 	c := newCluster(t)
 	p := c.add("a", a)
 	f := follow(t, c.config())
-	f.want("the listing", a+" active")
-	f.until("the watch", func() bool { return c.Requests("watch") == 1 })
+	f.Want("the listing", a+" active")
+	f.Until("the watch", func() bool { return c.Requests("watch") == 1 })
 	c.SetDelay(100 * time.Millisecond)
 	c.Drop()
 	c.delete(p)
 	c.add("b", b)
 	c.Compact()
-	f.want("the present fleet", b+" active")
-	f.until("being in step", f.store.Connected)
+	f.Want("the present fleet", b+" active")
+	f.Until("being in step", f.Store.Connected)
 	if got := f.metric("pointsman_kubernetes_lists_total", ""); got < 2 {
 		t.Errorf("%v listings, want another one", got)
 	}
@@ -110,8 +110,8 @@ func TestAWatchThatExpiresIsNoOutage(t *testing.T) {
 	c := newCluster(t)
 	c.add("a", a)
 	f := follow(t, c.config())
-	f.want("the listing", a+" active")
-	f.until("the watch", func() bool { return c.Requests("watch") == 1 })
+	f.Want("the listing", a+" active")
+	f.Until("the watch", func() bool { return c.Requests("watch") == 1 })
 	noise := testfleet.WorkerPod(namespace, "noise", "qwen", "")
 	c.SetMute(true)
 	c.PutPod(t, noise)
@@ -119,9 +119,9 @@ func TestAWatchThatExpiresIsNoOutage(t *testing.T) {
 	c.EndWatches()
 	c.Compact()
 	c.add("b", b)
-	f.want("the present fleet", a+" active", b+" active")
-	if f.log.count("out of step") != 0 {
-		t.Errorf("it was called an outage:\n%s", f.log)
+	f.Want("the present fleet", a+" active", b+" active")
+	if f.Log.Count("out of step") != 0 {
+		t.Errorf("it was called an outage:\n%s", f.Log)
 	}
 }
 
@@ -130,31 +130,31 @@ func TestAnAPIServerThatIsDownAtTheStart(t *testing.T) {
 	c.add("a", a)
 	c.Stop()
 	f := follow(t, c.config())
-	f.until("the complaint", func() bool { return f.log.count("out of step") == 1 })
-	if f.store.Synced() || f.store.Connected() {
+	f.Until("the complaint", func() bool { return f.Log.Count("out of step") == 1 })
+	if f.Store.Synced() || f.Store.Connected() {
 		t.Error("in step with an API server that is down")
 	}
-	f.until("several attempts", func() bool { return f.metric("pointsman_kubernetes_errors_total", "unreachable") >= 4 })
-	if got := f.log.count("out of step"); got != 1 {
-		t.Errorf("said %d times, want once:\n%s", got, f.log)
+	f.Until("several attempts", func() bool { return f.metric("pointsman_kubernetes_errors_total", "unreachable") >= 4 })
+	if got := f.Log.Count("out of step"); got != 1 {
+		t.Errorf("said %d times, want once:\n%s", got, f.Log)
 	}
 	c.Start(t)
-	f.want("the listing", a+" active")
+	f.Want("the listing", a+" active")
 }
 
 func TestAnAPIServerThatIsDownLater(t *testing.T) {
 	c := newCluster(t)
 	p := c.add("a", a)
 	f := follow(t, c.config())
-	f.want("the listing", a+" active")
+	f.Want("the listing", a+" active")
 	c.Stop()
-	f.until("noticing", func() bool { return !f.store.Connected() })
-	f.want("the last known fleet", a+" active")
+	f.Until("noticing", func() bool { return !f.Store.Connected() })
+	f.Want("the last known fleet", a+" active")
 	c.delete(p)
 	c.add("b", b)
 	c.Start(t)
-	f.want("the present fleet", b+" active")
-	f.until("being in step", f.store.Connected)
+	f.Want("the present fleet", b+" active")
+	f.Until("being in step", f.Store.Connected)
 	if got := f.metric("pointsman_kubernetes_errors_total", "unreachable"); got < 1 {
 		t.Error("the outage was not counted")
 	}
@@ -167,9 +167,9 @@ func TestASlowAPIServer(t *testing.T) {
 	cfg := c.config()
 	cfg.Timeout = 200 * time.Millisecond
 	f := follow(t, cfg)
-	f.until("the complaint", func() bool { return f.log.count("no answer within 200ms") > 0 })
+	f.Until("the complaint", func() bool { return f.Log.Count("no answer within 200ms") > 0 })
 	c.SetDelay(50 * time.Millisecond)
-	f.want("the listing", a+" active")
+	f.Want("the listing", a+" active")
 }
 
 // D3: a connection that stays open and carries nothing.
@@ -178,18 +178,18 @@ func TestD3ASilentConnectionIsNoticedAndMadeUpFor(t *testing.T) {
 	p := c.add("a", a)
 	proxy := testfleet.StartProxy(t, strings.TrimPrefix(c.URL, "https://"))
 	f := follow(t, impatient(c.Kubeconfig(t, proxy.Address)))
-	f.want("the listing", a+" active")
-	f.until("the watch", func() bool { return c.Requests("watch") > 0 })
+	f.Want("the listing", a+" active")
+	f.Until("the watch", func() bool { return c.Requests("watch") > 0 })
 	proxy.Freeze()
 	c.delete(p)
 	c.add("b", b)
-	f.until("noticing", func() bool { return !f.store.Connected() })
-	if got := f.log.count("no sign of life"); got != 1 {
-		t.Errorf("the silence was said %d times, want once:\n%s", got, f.log)
+	f.Until("noticing", func() bool { return !f.Store.Connected() })
+	if got := f.Log.Count("no sign of life"); got != 1 {
+		t.Errorf("the silence was said %d times, want once:\n%s", got, f.Log)
 	}
-	f.want("the last known fleet", a+" active")
+	f.Want("the last known fleet", a+" active")
 	proxy.Thaw()
-	f.want("the present fleet", b+" active")
+	f.Want("the present fleet", b+" active")
 }
 
 func TestAMissingPermissionIsSaidClearlyAndWaitedFor(t *testing.T) {
@@ -199,21 +199,21 @@ func TestAMissingPermissionIsSaidClearlyAndWaitedFor(t *testing.T) {
 			c.add("a", a)
 			c.Deny(testfleet.KubePods, verb)
 			f := follow(t, c.config())
-			f.until("several attempts", func() bool { return c.Requests(verb) >= 4 })
+			f.Until("several attempts", func() bool { return c.Requests(verb) >= 4 })
 			want := verb + ` pods in namespace \"serving\" of ` + c.URL + ": not allowed: grant it with a Role"
-			if got := f.log.count(want); got != 1 {
-				t.Errorf("said %d times, want once: %s\n%s", got, want, f.log)
+			if got := f.Log.Count(want); got != 1 {
+				t.Errorf("said %d times, want once: %s\n%s", got, want, f.Log)
 			}
-			if f.log.count("--verb=get,list,watch --resource=pods") == 0 || f.log.count("system:serviceaccount:test:test") == 0 {
-				t.Errorf("neither the remedy nor the account is said:\n%s", f.log)
+			if f.Log.Count("--verb=get,list,watch --resource=pods") == 0 || f.Log.Count("system:serviceaccount:test:test") == 0 {
+				t.Errorf("neither the remedy nor the account is said:\n%s", f.Log)
 			}
 			if got := f.metric("pointsman_kubernetes_errors_total", "forbidden"); got < 3 {
 				t.Errorf("%v refusals counted", got)
 			}
 			c.Allow(testfleet.KubePods, verb)
-			f.until("being in step", f.store.Connected)
+			f.Until("being in step", f.Store.Connected)
 			c.add("b", b)
-			f.want("a change", a+" active", b+" active")
+			f.Want("a change", a+" active", b+" active")
 		})
 	}
 }
@@ -227,11 +227,11 @@ func TestCredentialsThatAreNotAccepted(t *testing.T) {
 	c.Token = "another"
 	c.Start(t)
 	f := follow(t, patient(path))
-	f.until("the complaint", func() bool { return f.log.count("the credentials are not accepted") == 1 })
+	f.Until("the complaint", func() bool { return f.Log.Count("the credentials are not accepted") == 1 })
 	c.Stop()
 	c.Token = token
 	c.Start(t)
-	f.want("the listing", a+" active")
+	f.Want("the listing", a+" active")
 }
 
 func TestAThousandPodsInPages(t *testing.T) {
@@ -246,14 +246,14 @@ func TestAThousandPodsInPages(t *testing.T) {
 	cfg := c.config()
 	cfg.Page = 300
 	f := follow(t, cfg)
-	f.want("all of them", want...)
+	f.Want("all of them", want...)
 	if got := c.Requests("list"); got != 4 {
 		t.Errorf("%d pages, want 4", got)
 	}
 	c.Drop() // nothing may be lost or doubled by another listing
 	c.Compact()
 	c.add("one-more", "10.9.9.9:30000")
-	f.want("all and one more", append(want, "10.9.9.9:30000 active")...)
+	f.Want("all and one more", append(want, "10.9.9.9:30000 active")...)
 }
 
 // A listing whose snapshot is forgotten between two pages is read anew, whole.
@@ -266,11 +266,11 @@ func TestAListingThatExpiresBetweenItsPages(t *testing.T) {
 	cfg.Page = 3
 	c.SetDelay(50 * time.Millisecond)
 	f := follow(t, cfg)
-	f.until("the first page", func() bool { return c.Unread() == 1 })
+	f.Until("the first page", func() bool { return c.Unread() == 1 })
 	c.Compact() // before the next page's request is looked at
-	f.until("the listing", func() bool { return len(f.fleet()) == 10 })
-	if f.log.count("out of step") != 0 {
-		t.Errorf("it was called an outage:\n%s", f.log)
+	f.Until("the listing", func() bool { return len(f.Statuses()) == 10 })
+	if f.Log.Count("out of step") != 0 {
+		t.Errorf("it was called an outage:\n%s", f.Log)
 	}
 	if got := f.metric("pointsman_kubernetes_lists_total", ""); got != 1 {
 		t.Errorf("%v listings, want 1", got)

@@ -1,91 +1,36 @@
 package static
 
 import (
-	"bytes"
-	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"pointsman/fleet"
+	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// logged is what a source has said.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) count(what string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.buf.String(), what)
-}
-
 type following struct {
-	t     *testing.T
-	path  string
-	store *fleet.Store
-	log   *logged
+	*testfleet.Following
+	t    *testing.T
+	path string
 }
 
 // follow starts a source for path and returns once its first fleet is there.
 func follow(t *testing.T, path string, poll time.Duration) *following {
 	t.Helper()
-	f := &following{t: t, path: path, store: new(fleet.Store), log: new(logged)}
-	src, err := New(Config{Path: path, Poll: poll}, slog.New(slog.NewTextHandler(f.log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.store.Run(ctx, src) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Watch: %v", err)
-		}
+	f, _ := testfleet.Follow(t, func(log *testkit.Log) (*Source, error) {
+		return New(Config{Path: path, Poll: poll}, log.Logger())
 	})
-	f.until("the first fleet", f.store.Synced)
-	return f
-}
-
-// until waits for what only time can bring, looking often.
-func (f *following) until(what string, done func() bool) {
-	f.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			f.t.Fatalf("waited in vain for %s; fleet %v, log:\n%s", what, f.ids(), f.log.buf.String())
-		}
-	}
-}
-
-func (f *following) ids() []string {
-	var out []string
-	for _, w := range f.store.Snapshot().Workers {
-		out = append(out, w.ID)
-	}
-	return out
-}
-
-func (f *following) want(what string, ids ...string) {
-	f.t.Helper()
-	f.until(what, func() bool { return slices.Equal(f.ids(), ids) })
+	f.Until("the first fleet", f.Store.Synced)
+	return &following{Following: f, t: t, path: path}
 }
 
 func write(t *testing.T, path, content string) {
@@ -115,19 +60,19 @@ func TestTheFileIsFollowed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	write(t, path, one)
 	f := follow(t, path, time.Hour)
-	f.want("the first version", "a:1")
+	f.Want("the first version", "a:1")
 	replace(t, path, two)
-	f.want("a renamed version", "a:1", "b:1")
+	f.Want("a renamed version", "a:1", "b:1")
 	write(t, path, one)
-	f.want("a version written in place", "a:1")
+	f.Want("a version written in place", "a:1")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	f.until("the loss", func() bool { return !f.store.Connected() })
-	f.want("the last known fleet", "a:1")
+	f.Until("the loss", func() bool { return !f.Store.Connected() })
+	f.Want("the last known fleet", "a:1")
 	write(t, path, two)
-	f.want("a new file", "a:1", "b:1")
-	f.until("being in step", f.store.Connected)
+	f.Want("a new file", "a:1", "b:1")
+	f.Until("being in step", f.Store.Connected)
 }
 
 func TestABadVersionChangesNothingAndIsSaidOnce(t *testing.T) {
@@ -135,21 +80,21 @@ func TestABadVersionChangesNothingAndIsSaidOnce(t *testing.T) {
 	write(t, path, two)
 	f := follow(t, path, 5*time.Millisecond)
 	replace(t, path, bad)
-	f.until("the complaint", func() bool { return f.log.count("did you mean") == 1 })
-	f.until("the loss", func() bool { return !f.store.Connected() })
-	fresh, _ := f.store.Staleness(time.Now())
-	f.until("a few polls", func() bool { age, _ := f.store.Staleness(time.Now()); return age > fresh+50*time.Millisecond })
-	f.want("the last good fleet", "a:1", "b:1")
-	if n := f.store.Skipped()[skipReason]; n != 1 || f.log.count("cannot be used") != 1 {
-		t.Errorf("counted %d times, said %d times", n, f.log.count("cannot be used"))
+	f.Until("the complaint", func() bool { return f.Log.Count("did you mean") == 1 })
+	f.Until("the loss", func() bool { return !f.Store.Connected() })
+	fresh, _ := f.Store.Staleness(time.Now())
+	f.Until("a few polls", func() bool { age, _ := f.Store.Staleness(time.Now()); return age > fresh+50*time.Millisecond })
+	f.Want("the last good fleet", "a:1", "b:1")
+	if n := f.Store.Skipped()[skipReason]; n != 1 || f.Log.Count("cannot be used") != 1 {
+		t.Errorf("counted %d times, said %d times", n, f.Log.Count("cannot be used"))
 	}
 	replace(t, path, one)
-	f.want("the next good version", "a:1")
-	f.until("being in step", f.store.Connected)
+	f.Want("the next good version", "a:1")
+	f.Until("being in step", f.Store.Connected)
 	replace(t, path, bad)
-	f.until("the same complaint about a new version", func() bool { return f.store.Skipped()[skipReason] == 2 })
+	f.Until("the same complaint about a new version", func() bool { return f.Store.Skipped()[skipReason] == 2 })
 	replace(t, path, one)
-	f.until("being in step again", f.store.Connected)
+	f.Until("being in step again", f.Store.Connected)
 }
 
 // Kubernetes swaps a directory's symbolic link; the file's own name stays.
@@ -170,13 +115,13 @@ func TestAConfigMapIsFollowed(t *testing.T) {
 	link("..v1", "..data")
 	link("..data/fleet.yaml", "fleet.yaml")
 	f := follow(t, filepath.Join(dir, "fleet.yaml"), time.Hour)
-	f.want("the first version", "a:1")
+	f.Want("the first version", "a:1")
 	version("..v2", two)
 	link("..v2", "..data_tmp")
 	if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
 		t.Fatal(err)
 	}
-	f.want("the second version", "a:1", "b:1")
+	f.Want("the second version", "a:1", "b:1")
 }
 
 // A link into another directory gives no sign in the file's own.
@@ -188,7 +133,7 @@ func TestPollingFindsWhatGivesNoSign(t *testing.T) {
 	}
 	f := follow(t, filepath.Join(dir, "fleet.yaml"), 5*time.Millisecond)
 	write(t, filepath.Join(other, "real.yaml"), two)
-	f.want("the new version", "a:1", "b:1")
+	f.Want("the new version", "a:1", "b:1")
 }
 
 func TestAFaultAtTheStartIsFinal(t *testing.T) {
