@@ -103,7 +103,13 @@ type resource struct {
 
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", testfleet.StartRealKube(t))
+	return clusterAt(t, testfleet.StartRealKube(t))
+}
+
+// clusterAt is a client of the API server that a kubeconfig names.
+func clusterAt(t *testing.T, kubeconfig string) *cluster {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,6 +35,10 @@ type Config struct {
 	// Unseen keeps response bodies from the EPPs: response_body_mode NONE.
 	Unseen bool
 
+	// Subsets makes Envoy confine requests to the endpoints that their headers name,
+	// as a gateway with subset load balancing would; see [HeaderSubsetText].
+	Subsets bool
+
 	// Retries is how often Envoy may send a request again, to the next endpoint of
 	// an EPP's list; 0 as the bootstraps are shipped.
 	Retries int

@@ -40,6 +40,7 @@ type Addresses struct {
 
 	Unguarded bool // without the filter that removes clients' routing headers
 	Unseen    bool // response bodies are not shown to the EPP
+	Subsets   bool // requests name their subset: HeaderSubsetText
 	Retries   int  // of Envoy, which the samples have not: the EPP's fallbacks need them
 }
 
@@ -66,6 +67,9 @@ func (b Bootstrap) YAML(a Addresses) ([]byte, error) {
 	}
 	if a.Unseen {
 		err = errors.Join(err, hideBodies(doc))
+	}
+	if a.Subsets {
+		err = errors.Join(err, hintSubsets(doc))
 	}
 	if a.Unguarded {
 		err = errors.Join(err, dropFilter(doc, "envoy.filters.http.header_mutation"))
@@ -126,6 +130,49 @@ func hideBodies(doc map[string]any) error {
 		}
 	}
 	return errors.New("the sample has no ext_proc filter with a processing mode")
+}
+
+// Request headers of a bootstrap with Subsets: endpoints with commas that become
+// the protocol's subset hint as one string, or as a list of strings.
+const (
+	HeaderSubsetText = "x-test-subset-text"
+	HeaderSubsetList = "x-test-subset-list"
+)
+
+// hints makes the subset hint of the two headers.
+const hints = `
+function envoy_on_request(handle)
+  local key = "x-gateway-destination-endpoint-subset"
+  local metadata = handle:streamInfo():dynamicMetadata()
+  local text, list = handle:headers():get("` + HeaderSubsetText + `"), handle:headers():get("` + HeaderSubsetList + `")
+  if text then
+    metadata:set("envoy.lb.subset_hint", key, text)
+  end
+  if list then
+    local items = {}
+    for item in list:gmatch("[^,]+") do
+      table.insert(items, item)
+    end
+    metadata:set("envoy.lb.subset_hint", key, items)
+  end
+end
+`
+
+// hintSubsets puts what makes the hints before all other filters.
+func hintSubsets(doc map[string]any) error {
+	hcm := manager(doc)
+	filters, ok := hcm["http_filters"].([]any)
+	if !ok {
+		return errors.New("the sample has no HTTP filters")
+	}
+	hcm["http_filters"] = slices.Insert(slices.Clone(filters), 0, any(map[string]any{
+		"name": "envoy.filters.http.lua",
+		"typed_config": map[string]any{
+			"@type":               "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+			"default_source_code": map[string]any{"inline_string": hints},
+		},
+	}))
+	return nil
 }
 
 // dropFilter takes the named HTTP filter out of the listener.
