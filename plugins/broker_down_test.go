@@ -5,12 +5,12 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"pointsman/fleet"
 	"pointsman/forward"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	natstransport "pointsman/plugins/transport/nats"
 )
 
@@ -48,11 +48,7 @@ func TestWithoutABrokerTheWorkersOverHTTPServe(t *testing.T) {
 		worlds[kind] = p
 	}
 	broker.Stop(t)
-	for deadline := time.Now().Add(10 * time.Second); tr.Connected(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the loss of the broker is not noticed")
-		}
-	}
+	testkit.Until(t, "the loss of the broker noticed", func() bool { return !tr.Connected() })
 	for kind, p := range worlds {
 		for i := range 12 {
 			r := requests[i%len(requests)]

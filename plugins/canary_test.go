@@ -13,6 +13,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/forward"
 	"pointsman/internal/simengine"
+	"pointsman/internal/testkit"
 )
 
 // canaries counts the canaries that ended so.
@@ -51,16 +52,6 @@ func legsOn(e *simengine.Engine) (users, canaries, whole int) {
 		}
 	}
 	return users, canaries, whole
-}
-
-// until waits for something that is to come within ten seconds.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not come", what)
-		}
-	}
 }
 
 // TestACanaryKeepsRequestsFromAWorkerThatCameBackBroken restarts a decode worker,
@@ -115,7 +106,7 @@ func brokenReturn(t *testing.T, option, protocol string) {
 			}
 		})
 	}
-	until(t, "a request on d1", func() bool { users, _, _ := legsOn(d1); return users > 0 })
+	testkit.Until(t, "a request on d1", func() bool { users, _, _ := legsOn(d1); return users > 0 })
 
 	p.feed.Delete(d1.ID())
 	p.picker.Refresh(time.Now())
@@ -124,19 +115,19 @@ func brokenReturn(t *testing.T, option, protocol string) {
 	p.feed.Put(back.Worker())
 
 	if option == breaker.CanaryOff {
-		until(t, "a request on the broken worker", func() bool { users, _, _ := legsOn(back); return users > 0 })
+		testkit.Until(t, "a request on the broken worker", func() bool { users, _, _ := legsOn(back); return users > 0 })
 		if _, canaries, _ := legsOn(back); canaries > 0 || p.canaries("ok")+p.canaries("failed")+p.canaries("refused") > 0 {
 			t.Errorf("%d canaries that nobody wanted", canaries)
 		}
 		return
 	}
-	until(t, "a canary of each pair", func() bool { return p.canaries("failed") >= 2 })
+	testkit.Until(t, "a canary of each pair", func() bool { return p.canaries("failed") >= 2 })
 	if users, canaries, whole := legsOn(back); users > 0 || canaries < 2 || whole > 0 {
 		t.Errorf("the broken worker had %d legs of users, and %d canaries of which %d are whole", users, canaries, whole)
 	}
 	cut(t, back, false)
-	until(t, "a canary that is answered", func() bool { return p.canaries("ok") > 0 })
-	until(t, "a request on the healed worker", func() bool { users, _, _ := legsOn(back); return users > 0 })
+	testkit.Until(t, "a canary that is answered", func() bool { return p.canaries("ok") > 0 })
+	testkit.Until(t, "a request on the healed worker", func() bool { users, _, _ := legsOn(back); return users > 0 })
 	stop()
 	parts.Wait()
 	if len(failed) > 0 || sent == 0 {

@@ -17,6 +17,7 @@ import (
 	"pointsman/forward"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 	"pointsman/picker"
 	"pointsman/plugins/discovery/etcd"
@@ -70,11 +71,9 @@ func TestDynamo8182AKilledWorkersRequestIsRepeatedWithItsLease(t *testing.T) {
 		if err = a.SetFault(simengine.Fault{Mode: "hang_head"}); err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(10 * time.Second); workers.Snapshot().Worker(a.ID()) == nil || workers.Snapshot().Worker(b.ID()) == nil || !tr.Connected(); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("the workers are not found")
-			}
-		}
+		testkit.Until(t, "the workers and the broker", func() bool {
+			return workers.Snapshot().Worker(a.ID()) != nil && workers.Snapshot().Worker(b.ID()) != nil && tr.Connected()
+		})
 		p, err := picker.New(picker.DefaultConfig(), &workers, kvindex.New(kvindex.DefaultConfig()), breaker.NewSet(breaker.DefaultConfig()))
 		if err != nil {
 			t.Fatal(err)
@@ -97,17 +96,21 @@ func TestDynamo8182AKilledWorkersRequestIsRepeatedWithItsLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("X-Worker-Instance-Id", a.ID())
-		var killed time.Time
+		killed := time.Now()
+		type answer struct {
+			*http.Response
+			err error
+		}
+		answered := make(chan answer, 1)
 		go func() {
-			for len(a.Receipts()) == 0 {
-				time.Sleep(time.Millisecond)
-			}
-			a.Kill()
+			resp, err := http.DefaultClient.Do(req)
+			answered <- answer{resp, err}
 		}()
-		killed = time.Now()
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
+		testkit.Until(t, "the request at the worker", func() bool { return len(a.Receipts()) > 0 })
+		a.Kill()
+		resp := <-answered
+		if resp.err != nil {
+			t.Fatal(resp.err)
 		}
 		body, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()

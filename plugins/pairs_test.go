@@ -22,6 +22,7 @@ import (
 	"pointsman/forward"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 	"pointsman/picker"
 	"pointsman/plugins"
@@ -143,25 +144,9 @@ func (p *pairs) ask(path, body string, headers ...string) (int, string) {
 func (p *pairs) paired() int {
 	p.t.Helper()
 	rooms := map[string][]simengine.Receipt{}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		clear(rooms)
-		open := 0
-		for _, e := range p.engines {
-			for _, r := range e.Receipts() {
-				if r.Outcome == simengine.OutcomeRunning {
-					open++
-				}
-				if r.Leg == "mixed" || r.Outcome != simengine.OutcomeComplete {
-					continue
-				}
-				rooms[r.Room] = append(rooms[r.Room], r)
-			}
-		}
-		if open == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			p.t.Fatalf("%d legs still run", open)
+	for _, r := range p.ended(p.engines...) {
+		if r.Leg != "mixed" && r.Outcome == simengine.OutcomeComplete {
+			rooms[r.Room] = append(rooms[r.Room], r)
 		}
 	}
 	for room, legs := range rooms {
@@ -187,42 +172,41 @@ func (p *pairs) paired() int {
 // on. It returns how many rooms there were.
 func (p *pairs) neverMixed() int {
 	p.t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		rooms := map[string]map[string]simengine.Receipt{}
-		open := 0
-		for _, e := range p.engines {
-			for _, r := range e.Receipts() {
-				if r.Outcome == simengine.OutcomeRunning {
-					open++
-				}
-				if strings.Contains(r.Error, "used before") {
-					p.t.Errorf("%s leg: %s", r.Leg, r.Error)
-				}
-				if r.Room == "" {
-					continue
-				}
-				if rooms[r.Room] == nil {
-					rooms[r.Room] = map[string]simengine.Receipt{}
-				}
-				if _, twice := rooms[r.Room][r.Leg]; twice {
-					p.t.Errorf("room %s has two %s legs", r.Room, r.Leg)
-				}
-				rooms[r.Room][r.Leg] = r
-			}
+	rooms := map[string]map[string]simengine.Receipt{}
+	for _, r := range p.ended(p.engines...) {
+		if strings.Contains(r.Error, "used before") {
+			p.t.Errorf("%s leg: %s", r.Leg, r.Error)
 		}
-		if open > 0 && time.Now().Before(deadline) {
+		if r.Room == "" {
 			continue
 		}
-		if open > 0 {
-			p.t.Errorf("%d legs still run", open)
+		if rooms[r.Room] == nil {
+			rooms[r.Room] = map[string]simengine.Receipt{}
 		}
-		for room, legs := range rooms {
-			if d, ok := legs["decode"]; ok && d.Outcome == simengine.OutcomeComplete && legs["prefill"].WorkerID != d.Partner {
-				p.t.Errorf("room %s: the decode engine answered with the KV cache of %q, computed by %q", room, d.Partner, legs["prefill"].WorkerID)
-			}
+		if _, twice := rooms[r.Room][r.Leg]; twice {
+			p.t.Errorf("room %s has two %s legs", r.Room, r.Leg)
 		}
-		return len(rooms)
+		rooms[r.Room][r.Leg] = r
 	}
+	for room, legs := range rooms {
+		if d, ok := legs["decode"]; ok && d.Outcome == simengine.OutcomeComplete && legs["prefill"].WorkerID != d.Partner {
+			p.t.Errorf("room %s: the decode engine answered with the KV cache of %q, computed by %q", room, d.Partner, legs["prefill"].WorkerID)
+		}
+	}
+	return len(rooms)
+}
+
+// ended waits until no leg runs at the engines, and returns all their receipts.
+func (p *pairs) ended(engines ...*simengine.Engine) (all []simengine.Receipt) {
+	p.t.Helper()
+	testkit.Until(p.t, "the end of all legs", func() bool {
+		all = nil
+		for _, e := range engines {
+			all = append(all, e.Receipts()...)
+		}
+		return !slices.ContainsFunc(all, func(r simengine.Receipt) bool { return r.Outcome == simengine.OutcomeRunning })
+	})
+	return all
 }
 
 const words = "Every leg finds its partner, and the cache of this prompt travels from the one to the other."
@@ -422,11 +406,7 @@ func TestP10AStormLeavesNothingBehind(t *testing.T) {
 			if p.neverMixed() == 0 || ok.Load() < 30 {
 				t.Errorf("%d requests went well, %d did not", ok.Load(), bad.Load())
 			}
-			for deadline := time.Now().Add(5 * time.Second); len(p.picker.Held(time.Now().Add(time.Hour), 0)) > 0; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatalf("still held: %+v", p.picker.Held(time.Now(), 0))
-				}
-			}
+			testkit.Until(t, "all reservations back", func() bool { return len(p.picker.Held(time.Now().Add(time.Hour), 0)) == 0 })
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/forward"
 	"pointsman/internal/simengine"
+	"pointsman/internal/testkit"
 	httptransport "pointsman/plugins/transport/http"
 )
 
@@ -249,25 +251,15 @@ func (s *stalled) givenUp(ended time.Time, engines []*simengine.Engine) {
 				want = 1
 			}
 		}
-		for deadline := ended.Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-			aborted, running := 0, 0
-			for _, r := range e.Receipts() {
-				switch {
-				case r.Outcome == simengine.OutcomeRunning:
-					running++
-				case r.Outcome == simengine.OutcomeAborted:
-					if late := r.AbortedAt.Sub(ended); late > time.Second {
-						s.t.Errorf("the %s leg was told %v later", r.Leg, late)
-					}
-					aborted++
-				}
-			}
-			if running == 0 && aborted == want {
-				break
-			}
-			if time.Now().After(deadline) {
-				s.t.Errorf("%d legs aborted, %d running, want %d and none: %+v", aborted, running, want, e.Receipts())
-				break
+		of := func(outcome string) (legs []simengine.Receipt) {
+			return slices.DeleteFunc(e.Receipts(), func(r simengine.Receipt) bool { return r.Outcome != outcome })
+		}
+		testkit.Until(s.t, fmt.Sprintf("%d legs aborted, and none running", want), func() bool {
+			return len(of(simengine.OutcomeRunning)) == 0 && len(of(simengine.OutcomeAborted)) == want
+		}, func() string { return fmt.Sprintf("%+v", e.Receipts()) })
+		for _, r := range of(simengine.OutcomeAborted) {
+			if late := r.AbortedAt.Sub(ended); late > time.Second {
+				s.t.Errorf("the %s leg was told %v later", r.Leg, late)
 			}
 		}
 	}
@@ -280,15 +272,12 @@ func (s *stalled) idle(taken bool) {
 	if taken { // the test's own
 		requests, units = 1, 32
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		held, gate := s.picker.Held(time.Now().Add(hour), 0), s.gate.Snapshot()
-		if len(held) == 0 && gate.Inflight == requests && gate.Units == units && gate.Queued == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("held %+v, gate %+v", held, gate)
-		}
-	}
+	testkit.Until(s.t, "all that was held given back", func() bool {
+		gate := s.gate.Snapshot()
+		return len(s.picker.Held(time.Now().Add(hour), 0)) == 0 && gate.Inflight == requests && gate.Units == units && gate.Queued == 0
+	}, func() string {
+		return fmt.Sprintf("held %+v, gate %+v", s.picker.Held(time.Now().Add(hour), 0), s.gate.Snapshot())
+	})
 }
 
 // --client-write-timeout: a client that takes nothing of a running answer costs its
@@ -311,15 +300,10 @@ func TestClientWriteTimeoutEndsTheStallOfAClient(t *testing.T) {
 	if err := req.Write(conn); err != nil {
 		t.Fatal(err)
 	}
-	aborted := func() bool {
+	testkit.Until(t, "the engine told", func() bool {
 		r := s.worker.Receipts()
 		return len(r) == 1 && r[0].Outcome == simengine.OutcomeAborted
-	}
-	for deadline := time.Now().Add(10 * time.Second); !aborted(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the engine was not told: %+v", s.worker.Receipts())
-		}
-	}
+	}, func() string { return fmt.Sprintf("%+v", s.worker.Receipts()) })
 	if took := time.Since(begun); took < knob || took > knob+5*time.Second {
 		t.Errorf("given up after %v", took)
 	}

@@ -2,6 +2,7 @@ package plugins_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/forward"
 	"pointsman/internal/simengine"
+	"pointsman/internal/testkit"
 )
 
 // Public reports of other routers, each with its own input (failover.md §6). The
@@ -115,9 +117,7 @@ func TestProductionStack749OneDeadBackendDoesNotHoldUpTheOthers(t *testing.T) {
 			}
 		})
 	}
-	for len(a.Receipts()) < 50 {
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Until(t, "half of the requests at the dead worker", func() bool { return len(a.Receipts()) >= 50 })
 	var slowest time.Duration
 	for range 50 {
 		begun := time.Now()
@@ -167,10 +167,10 @@ func TestDynamo12138AnOverloadIsForgottenAfterASecond(t *testing.T) {
 	}
 	wg.Wait()
 	fault(t, e, "ok")
-	time.Sleep(1100 * time.Millisecond)
-	if status, body := p.ask(requests[0].path, requests[0].body); status != 200 {
-		t.Errorf("a second later: %d %s", status, body)
-	}
+	testkit.Within(t, 1100*time.Millisecond, "a good answer a second later", func() bool {
+		status, _ := p.ask(requests[0].path, requests[0].body)
+		return status == http.StatusOK
+	})
 }
 
 // cancelAt sends a request and leaves once ready says so.
@@ -191,11 +191,7 @@ func (p *pairs) cancelAt(body string, ready func() bool) (left time.Time) {
 			_ = resp.Body.Close()
 		}
 	}()
-	for deadline := time.Now().Add(10 * time.Second); !ready(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			p.t.Fatal("the request does not get where it is to be left")
-		}
-	}
+	testkit.Until(p.t, "the request where it is to be left", ready)
 	left = time.Now()
 	cancel()
 	<-ended
@@ -206,25 +202,19 @@ func (p *pairs) cancelAt(body string, ready func() bool) (left time.Time) {
 // came within the limit.
 func toldWithin(t *testing.T, e *simengine.Engine, left time.Time, limit time.Duration, byName bool) {
 	t.Helper()
-	for deadline := time.Now().Add(limit + 5*time.Second); ; time.Sleep(time.Millisecond) {
-		all := e.Receipts()
-		told := len(all) > 0 && !slices.ContainsFunc(all, func(r simengine.Receipt) bool {
+	var all []simengine.Receipt
+	testkit.Until(t, "every leg aborted", func() bool {
+		all = e.Receipts()
+		return len(all) > 0 && !slices.ContainsFunc(all, func(r simengine.Receipt) bool {
 			return r.Outcome != simengine.OutcomeAborted || byName && r.AbortRequestAt == nil
 		})
-		if told {
-			for _, r := range all {
-				if late := r.AbortedAt.Sub(left); late > limit {
-					t.Errorf("the %s leg was given up after %v", r.Leg, late)
-				}
-				if byName && r.AbortRequestAt.Sub(left) > limit {
-					t.Errorf("the %s leg was named after %v", r.Leg, r.AbortRequestAt.Sub(left))
-				}
-			}
-			return
+	}, func() string { return fmt.Sprintf("%+v", all) })
+	for _, r := range all {
+		if late := r.AbortedAt.Sub(left); late > limit {
+			t.Errorf("the %s leg was given up after %v", r.Leg, late)
 		}
-		if time.Now().After(deadline) {
-			t.Errorf("not told: %+v", all)
-			return
+		if byName && r.AbortRequestAt.Sub(left) > limit {
+			t.Errorf("the %s leg was named after %v", r.Leg, r.AbortRequestAt.Sub(left))
 		}
 	}
 }
@@ -244,11 +234,7 @@ func TestAClientThatLeavesReachesEveryEngineWithinASecond(t *testing.T) {
 	}
 	back := func(t *testing.T, p *pairs) {
 		t.Helper()
-		for deadline := time.Now().Add(5 * time.Second); len(p.picker.Held(time.Now().Add(hour), 0)) > 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("something is still reserved")
-			}
-		}
+		testkit.Until(t, "all reservations back", func() bool { return len(p.picker.Held(time.Now().Add(hour), 0)) == 0 })
 	}
 	for name, tc := range map[string]struct {
 		stream string
@@ -313,16 +299,7 @@ func TestAibrix2289APrefillRefusalReachesTheClientAndFreesTheDecodeWorker(t *tes
 		}
 	}
 	ended := time.Now()
-	for deadline := ended.Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		open := slices.ContainsFunc(decode.Receipts(), func(r simengine.Receipt) bool { return r.Outcome == simengine.OutcomeRunning })
-		if !open {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("a decode leg goes on waiting")
-		}
-	}
-	for _, r := range decode.Receipts() {
+	for _, r := range p.ended(decode) {
 		if r.AbortedAt == nil || r.AbortedAt.Sub(ended) > time.Second {
 			t.Errorf("decode leg %+v", r)
 		}

@@ -5,13 +5,13 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"pointsman/fleet"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 )
 
 func TestRelayFlags(t *testing.T) {
@@ -47,14 +47,10 @@ func TestRunRelaysUntilTheDrainIsOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		if _, err = js.KeyValue(t.Context(), "infera_kv_view"); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the relay never comes up")
-		}
-	}
+	testkit.Until(t, "the relay", func() bool {
+		_, err := js.KeyValue(t.Context(), "infera_kv_view")
+		return err == nil
+	})
 	stop()
 	if err = <-ended; err != nil {
 		t.Error(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"pointsman/fleet"
+	"pointsman/internal/testkit"
 )
 
 func TestConfigFaultsAreAllReported(t *testing.T) {
@@ -200,7 +201,7 @@ func TestSubscriberWithReplayKnowsTheCacheExactly(t *testing.T) {
 			traffic(t, e, 4, 10)
 			idle(t, e)
 			var batches, lost uint64
-			eventually(t, "all batches numbered", func() bool {
+			testkit.Until(t, "all batches numbered", func() bool {
 				e.pub.qmu.Lock()
 				n := len(e.pub.queue)
 				e.pub.qmu.Unlock()
@@ -243,7 +244,7 @@ func TestARestartIsANewIncarnation(t *testing.T) {
 	body := `{"prompt":"` + words(40) + `","max_tokens":1}`
 	post(t, first.URL()+"/v1/completions", body)
 	idle(t, first)
-	eventually(t, "an event", func() bool { n, _ := first.pub.counts(); return n > 0 })
+	testkit.Until(t, "an event", func() bool { n, _ := first.pub.counts(); return n > 0 })
 	before := replay(t, first, 0)
 	port := first.port()
 	first.Kill()
@@ -254,7 +255,7 @@ func TestARestartIsANewIncarnation(t *testing.T) {
 		t.Errorf("%d tokens survived the restart", u.Details.CachedTokens)
 	}
 	idle(t, second)
-	eventually(t, "an event", func() bool { n, _ := second.pub.counts(); return n > 0 })
+	testkit.Until(t, "an event", func() bool { n, _ := second.pub.counts(); return n > 0 })
 	after := replay(t, second, 0)
 	if after[0] == nil {
 		t.Fatal("sequences do not begin at 0")
@@ -272,7 +273,7 @@ func TestSeedMakesHashesRepeatable(t *testing.T) {
 	for range 2 {
 		e := start(t, cfg)
 		post(t, e.URL()+"/v1/completions", `{"prompt":"`+words(40)+`","max_tokens":1}`)
-		eventually(t, "an event", func() bool { n, _ := e.pub.counts(); return n > 0 })
+		testkit.Until(t, "an event", func() bool { n, _ := e.pub.counts(); return n > 0 })
 		hashes = append(hashes, hashOf(t, replay(t, e, 0)[0]))
 	}
 	if hashes[0] != hashes[1] {
@@ -299,7 +300,7 @@ func TestATOMSendsTwoFrames(t *testing.T) {
 		}
 	}()
 	var msg zmq4.Msg
-	eventually(t, "an event", func() bool { // the subscription travels on its own
+	testkit.Until(t, "an event", func() bool { // the subscription travels on its own
 		e.ClearCache()
 		select {
 		case msg = <-received:
@@ -318,7 +319,7 @@ func TestKillBreaksConnectionsAndEndsEverything(t *testing.T) {
 	cfg.Time.Scale = 1
 	e := start(t, cfg)
 	_, done := hanging(t, e, `{"messages":[{"role":"user","content":"a"}],"max_tokens":100000,"stream":true,"ignore_eos":true}`, "ok")
-	eventually(t, "a stream", func() bool { return e.sched.load().running == 1 })
+	testkit.Until(t, "a stream", func() bool { return e.sched.load().running == 1 })
 	e.Kill()
 	<-done
 	if _, err := new(net.Dialer).DialContext(t.Context(), "tcp", e.ID()); err == nil {
@@ -338,7 +339,7 @@ func TestContextEndsTheEngine(t *testing.T) {
 	}
 	abort, done := hanging(t, e, chatStream, "hang_head")
 	defer abort()
-	eventually(t, "a request", func() bool { return e.inflight.count() == 1 })
+	testkit.Until(t, "a request", func() bool { return e.inflight.count() == 1 })
 	cancel()
 	<-done
 	e.Kill() // waits

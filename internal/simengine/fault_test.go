@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pointsman/internal/testkit"
 )
 
 func TestFaultsAreParsed(t *testing.T) {
@@ -364,22 +366,6 @@ func hanging(t *testing.T, e *Engine, body, fault string) (abort func(), done ch
 	return cancel, done
 }
 
-// eventually waits until ok, checking each millisecond.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("never came: %s", what)
-		}
-	}
-}
-
 func TestHangingFaultsEndWhenTheClientGoes(t *testing.T) {
 	e := start(t, fast())
 	for _, tc := range []struct {
@@ -394,7 +380,7 @@ func TestHangingFaultsEndWhenTheClientGoes(t *testing.T) {
 		t.Run(tc.fault, func(t *testing.T) {
 			e.ClearReceipts()
 			abort, done := hanging(t, e, tc.body, tc.fault)
-			eventually(t, "the request's receipt", func() bool {
+			testkit.Until(t, "the request's receipt", func() bool {
 				list := e.Receipts()
 				return len(list) == 1 && list[0].Fault == tc.fault && list[0].Status == tc.status && (tc.fault == "hang_accept" || list[0].BytesIn > 0)
 			})
@@ -427,7 +413,7 @@ func TestClientDisconnectAbortsGeneration(t *testing.T) {
 			cfg.Time.Scale = 1 // 100 s of output
 			e := start(t, cfg)
 			abort, done := hanging(t, e, tc.body, "ok")
-			eventually(t, "output", func() bool { return e.sched.load().outputTokens > 2 })
+			testkit.Until(t, "output", func() bool { return e.sched.load().outputTokens > 2 })
 			begin := time.Now()
 			abort()
 			<-done
@@ -510,7 +496,7 @@ func TestRefuseClosesThePortAndOpensItAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	eventually(t, "the connection idle", func() bool {
+	testkit.Until(t, "the connection idle", func() bool {
 		e.gate.mu.Lock()
 		defer e.gate.mu.Unlock()
 		return len(e.gate.idle) == 1
@@ -536,7 +522,7 @@ func TestRefuseEndsByItself(t *testing.T) {
 	if _, err := raw(t, e, chatUnary, "ok"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("%v, want refused", err)
 	}
-	eventually(t, "the port open again", func() bool {
+	testkit.Until(t, "the port open again", func() bool {
 		got, err := raw(t, e, chatUnary, "ok")
 		return err == nil && strings.HasPrefix(got, "HTTP/1.1 200")
 	})
@@ -561,7 +547,7 @@ func TestConnectionFaults(t *testing.T) {
 		_, err := raw(t, e, chatUnary, "ok")
 		ended <- err
 	}()
-	eventually(t, "a connection parked", func() bool {
+	testkit.Until(t, "a connection parked", func() bool {
 		e.gate.mu.Lock()
 		defer e.gate.mu.Unlock()
 		return len(e.gate.parked) == 1

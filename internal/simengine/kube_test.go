@@ -1,19 +1,16 @@
 package simengine_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,6 +20,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/wire"
 )
 
@@ -88,16 +86,6 @@ func (c *cluster) annotated(t *testing.T) (record, version string) {
 	return p.Annotations[wire.Annotation], p.ResourceVersion
 }
 
-// until waits for ok.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 func await(t *testing.T, e *simengine.Engine) {
 	t.Helper()
 	select {
@@ -106,26 +94,6 @@ func await(t *testing.T, e *simengine.Engine) {
 		t.Fatal("never registered")
 	}
 }
-
-// journal is a log that tests wait for lines of.
-type journal struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.Write(b)
-}
-
-func (j *journal) count(text string) int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return strings.Count(j.buf.String(), text)
-}
-
-func (j *journal) logger() *slog.Logger { return slog.New(slog.NewTextHandler(j, nil)) }
 
 func TestTheAnnotationIsWhatARouterReads(t *testing.T) {
 	c := startCluster(t)
@@ -156,11 +124,11 @@ func TestTheAnnotationComesOnceRequestsAreTaken(t *testing.T) {
 	broker := testfleet.StartNATS(t, nil)
 	broker.Stop(t)
 	c := startCluster(t)
-	var log journal
+	var log testkit.Log
 	e := c.start(t, func(cfg *simengine.Config) {
-		cfg.NATS.Server, cfg.Log = broker.URL, log.logger()
+		cfg.NATS.Server, cfg.Log = broker.URL, log.Logger()
 	})
-	until(t, "an attempt to reach the broker", func() bool { return log.count("nats broker not reached") > 0 })
+	testkit.Until(t, "an attempt to reach the broker", func() bool { return log.Count("nats broker not reached") > 0 })
 	if record, _ := c.annotated(t); record != "" || c.Requests("patch") != 0 {
 		t.Errorf("it cannot take requests yet, and is annotated after %d patches: %q", c.Requests("patch"), record)
 	}
@@ -182,12 +150,12 @@ func TestTheAnnotationIsAssertedAgain(t *testing.T) {
 	await(t, c.start(t, nil))
 	record, version := c.annotated(t)
 	seen := c.Requests("patch")
-	until(t, "three more patches", func() bool { return c.Requests("patch") >= seen+3 })
+	testkit.Until(t, "three more patches", func() bool { return c.Requests("patch") >= seen+3 })
 	if _, now := c.annotated(t); now != version {
 		t.Errorf("patches that say the same make version %s of %s", now, version)
 	}
 	c.Patch(t, testfleet.KubePods, "models", "w-0", `{"metadata":{"annotations":{"infera.amd.com/worker-info":null,"other":"stays"}}}`)
-	until(t, "the annotation again", func() bool { now, _ := c.annotated(t); return now == record })
+	testkit.Until(t, "the annotation again", func() bool { now, _ := c.annotated(t); return now == record })
 }
 
 func TestTheDrainClearsTheAnnotationFirst(t *testing.T) {
@@ -197,7 +165,7 @@ func TestTheDrainClearsTheAnnotationFirst(t *testing.T) {
 	stream := slowStream(t, e.URL(), 50) // half a second
 	drained := make(chan error, 1)
 	go func() { drained <- e.Drain(context.WithoutCancel(t.Context())) }()
-	until(t, "the annotation gone", func() bool { record, _ := c.annotated(t); return record == "" })
+	testkit.Until(t, "the annotation gone", func() bool { record, _ := c.annotated(t); return record == "" })
 	select {
 	case err := <-drained:
 		t.Fatalf("ended while a stream ran: %v", err)
@@ -304,9 +272,9 @@ func TestADrainWithoutItsPodOrItsServer(t *testing.T) {
 func TestTheRegistrationWaitsForTheServer(t *testing.T) {
 	c := startCluster(t)
 	c.Stop()
-	var log journal
-	e := c.start(t, func(cfg *simengine.Config) { cfg.Log = log.logger() })
-	until(t, "a failure", func() bool { return log.count("registration failed") > 0 })
+	var log testkit.Log
+	e := c.start(t, func(cfg *simengine.Config) { cfg.Log = log.Logger() })
+	testkit.Until(t, "a failure", func() bool { return log.Count("registration failed") > 0 })
 	if code := get(t, e.URL()+"/health"); code != http.StatusOK {
 		t.Errorf("health %d", code)
 	}
@@ -315,10 +283,10 @@ func TestTheRegistrationWaitsForTheServer(t *testing.T) {
 	// And later: what is lost in an outage is made up for after it.
 	record, _ := c.annotated(t)
 	c.Stop()
-	until(t, "a failure", func() bool { return log.count("annotation not refreshed") > 0 })
+	testkit.Until(t, "a failure", func() bool { return log.Count("annotation not refreshed") > 0 })
 	c.Patch(t, testfleet.KubePods, "models", "w-0", `{"metadata":{"annotations":null}}`)
 	c.Start(t)
-	until(t, "the annotation again", func() bool { now, _ := c.annotated(t); return now == record })
+	testkit.Until(t, "the annotation again", func() bool { now, _ := c.annotated(t); return now == record })
 }
 
 func TestRefusalsAreToldAndTriedAgain(t *testing.T) {
@@ -336,10 +304,10 @@ func TestRefusalsAreToldAndTriedAgain(t *testing.T) {
 			t.Parallel()
 			c := startCluster(t)
 			tc.change(t, c, false)
-			var log journal
-			e := c.start(t, func(cfg *simengine.Config) { cfg.Log = log.logger() })
-			until(t, "a failure", func() bool { return log.count("registration failed") > 0 })
-			if log.count(tc.want) == 0 {
+			var log testkit.Log
+			e := c.start(t, func(cfg *simengine.Config) { cfg.Log = log.Logger() })
+			testkit.Until(t, "a failure", func() bool { return log.Count("registration failed") > 0 })
+			if log.Count(tc.want) == 0 {
 				t.Errorf("the log does not speak of %s", tc.want)
 			}
 			tc.change(t, c, true)
@@ -396,9 +364,9 @@ func write(t *testing.T, file, content string) {
 
 func TestAnotherServersCertificateIsRefused(t *testing.T) {
 	c := startCluster(t)
-	var log journal
-	e := c.start(t, func(cfg *simengine.Config) { cfg.Kube.CAFile, cfg.Log = "", log.logger() })
-	until(t, "a failure", func() bool { return log.count("certificate signed by unknown authority") > 0 })
+	var log testkit.Log
+	e := c.start(t, func(cfg *simengine.Config) { cfg.Kube.CAFile, cfg.Log = "", log.Logger() })
+	testkit.Until(t, "a failure", func() bool { return log.Count("certificate signed by unknown authority") > 0 })
 	select {
 	case <-e.Registered():
 		t.Error("registered at a stranger")

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/wire"
 )
 
@@ -123,7 +124,7 @@ func TestAReplySubjectBringsAnEmptyMessageBehindTheEnd(t *testing.T) {
 			t.Errorf("%+v, want kind %d", r, want)
 		}
 	}
-	waitFor(t, "the end", func() bool { return len(a.e.Receipts()) == 1 && a.e.Receipts()[0].Outcome == OutcomeComplete })
+	testkit.Until(t, "the end", func() bool { return len(a.e.Receipts()) == 1 && a.e.Receipts()[0].Outcome == OutcomeComplete })
 	rs := a.e.Receipts()
 	if len(rs) != 1 || rs[0].RequestID != "r9" || rs[0].Headers["x-data-parallel-rank"] != "2" {
 		t.Errorf("receipts %+v", rs)
@@ -176,14 +177,14 @@ func TestACancelationEndsItsRequestAndNoOther(t *testing.T) {
 	}
 	cancel("_INBOX.none") // of nothing yet
 	a.ask(natsEnvelope("true", `{"X-Sim-Fault":"hang_head"}`, "false"), false)
-	waitFor(t, "the request", func() bool { return len(a.e.Receipts()) == 1 })
+	testkit.Until(t, "the request", func() bool { return len(a.e.Receipts()) == 1 })
 	cancel(a.in + ".probe")
 	cancel("_INBOX.other")
 	cancel(a.in)
 	if r := a.next(); r.Kind != wire.ReplyError || string(r.Data) != wire.NoticeCancelled {
 		t.Errorf("%+v %q", r, r.Data)
 	}
-	waitFor(t, "the abort", func() bool { return a.e.Receipts()[0].Outcome == OutcomeAborted })
+	testkit.Until(t, "the abort", func() bool { return a.e.Receipts()[0].Outcome == OutcomeAborted })
 	cancel(a.in) // of a request that has ended
 	a.in = nats.NewInbox()
 	var err error
@@ -200,7 +201,7 @@ func TestADrainHandsBackWhatCanGoOnElsewhere(t *testing.T) {
 	for migratable, want := range map[string]string{"true": wire.NoticeDraining, "false": wire.NoticeCancelled} {
 		a := natsEngine(t, testfleet.StartNATS(t, nil), func(c *Config) { c.DrainTimeout = 100 * time.Millisecond })
 		a.ask(natsEnvelope("true", `{"X-Sim-Fault":"hang_head"}`, migratable), false)
-		waitFor(t, "the request", func() bool { return len(a.e.Receipts()) == 1 })
+		testkit.Until(t, "the request", func() bool { return len(a.e.Receipts()) == 1 })
 		if err := a.e.Drain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -233,17 +234,5 @@ func TestAWorkerWaitsForItsBrokerBeforeItIsSubscribed(t *testing.T) {
 	case <-e.Subscribed():
 	case <-deadline(t).Done():
 		t.Fatal("not subscribed with a broker")
-	}
-}
-
-// waitFor polls for a state that nothing announces.
-func waitFor(t *testing.T, what string, reached func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(10 * time.Second); !reached(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("%s has not come about", what)
-		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pointsman/fleet"
+	"pointsman/internal/testkit"
 	"pointsman/wire"
 )
 
@@ -159,9 +160,7 @@ func TestTheRankOfAPrefillLegIsChecked(t *testing.T) {
 	if resp, body := ask(t, s, fields, "X-Data-Parallel-Rank", "1"); resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "on rank 2") {
 		t.Errorf("%d %s", resp.StatusCode, body)
 	}
-	for !strings.Contains(lastError(p), "no decode leg") { // the leg on the wrong rank ends as well
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Until(t, "the end of the leg on the wrong rank", func() bool { return strings.Contains(lastError(p), "no decode leg") })
 }
 
 func lastError(e *Engine) (text string) {

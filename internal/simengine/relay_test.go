@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"pointsman/fleet"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 	"pointsman/wire"
 )
@@ -78,14 +80,13 @@ func (r *relayed) bucketValue(what string, ok func([]byte) bool) {
 		r.t.Fatal(err)
 	}
 	var last []byte
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if e, err := kv.Get(r.t.Context(), wire.Token("w:1")+".0"); err == nil {
-			if last = e.Value(); ok(last) {
-				return
-			}
+	testkit.Until(r.t, what, func() bool {
+		e, err := kv.Get(r.t.Context(), wire.Token("w:1")+".0")
+		if err == nil {
+			last = e.Value()
 		}
-	}
-	r.t.Fatalf("waited in vain for %s; the bucket has %x", what, last)
+		return err == nil && ok(last)
+	}, func() string { return fmt.Sprintf("the bucket has %x", last) })
 }
 
 func TestRelayMakesTheStreamWithInferasLimits(t *testing.T) {

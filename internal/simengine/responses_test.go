@@ -11,6 +11,7 @@ import (
 	openairesponses "github.com/openai/openai-go/v3/responses"
 
 	"pointsman/fleet"
+	"pointsman/internal/testkit"
 )
 
 // The official client reads both forms, and both say the same.
@@ -62,7 +63,7 @@ func TestAbortRequestEndsWhatItNamesAndNoOther(t *testing.T) {
 	_, one := long("aaaa-1", "ok")
 	_, two := long("aaaa-2", "hang_head")
 	leave, other := long("bbbb-1", "ok")
-	eventually(t, "three requests", func() bool { return len(e.Receipts()) == 3 && e.Receipts()[2].Rid != "" })
+	testkit.Until(t, "three requests", func() bool { return len(e.Receipts()) == 3 && e.Receipts()[2].Rid != "" })
 	if resp, body := do(t, http.MethodPost, e.URL()+"/abort_request", `{}`); resp.StatusCode != http.StatusBadRequest {
 		t.Errorf("an abort of nothing: %d %s", resp.StatusCode, body)
 	}

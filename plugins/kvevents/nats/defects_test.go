@@ -10,6 +10,7 @@ import (
 
 	"pointsman/fleet"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 )
 
@@ -30,30 +31,30 @@ func (r *rig) truncate(keep uint64) {
 func TestK4BucketEntriesThatMakeNoSenseAreSkippedAlone(t *testing.T) {
 	r := newRig(t, nil)
 	kv := r.bucket()
-	a, b := newPrompt(1, 3), newPrompt(2, 1)
+	a, b := testfleet.NewPrompt(1, 3), testfleet.NewPrompt(2, 1)
 	r.put(kv, Key("bad:1", 0), []byte("not msgpack"))
 	r.put(kv, Key("huge:1", 0), []byte{0xdd, 0xff, 0xff, 0xff, 0xff, 0x01})
 	r.put(kv, Key("empty:1", 0), []byte{0x90}) // what a relay of SGLang writes when it stops
-	r.put(kv, "nobody", encodeView(a.ours))
-	r.send("$KV."+Bucket+".!bad!.0", encodeView(a.ours))
-	r.put(kv, Key("good:1", 0), encodeView(a.ours))
+	r.put(kv, "nobody", encodeView(a.Ours))
+	r.send("$KV."+Bucket+".!bad!.0", encodeView(a.Ours))
+	r.put(kv, Key("good:1", 0), encodeView(a.Ours))
 	var workers []*fleet.Worker
 	for _, id := range []string{"bad:1", "huge:1", "empty:1", "good:1"} {
 		workers = append(workers, worker(id, "1"))
-		r.emit(id, 0, sglang(b.stored(0, 1)))
-		r.emit(id, 0, sglang(b.stored(0, 1)))
+		r.emit(id, 0, sglang(b.Stored(1, 0, 1)))
+		r.emit(id, 0, sglang(b.Stored(1, 0, 1)))
 	}
 	r.truncate(4)
 	v := watch(t, r.config(), workers...)
 	v.wantDepth("what the bucket says", "good:1", a, 3)
-	until(t, "the two bad values", func() bool { return value(v.sub.metrics.bucketErrors) >= 2 })
+	testkit.Until(t, "the two bad values", func() bool { return value(v.sub.metrics.bucketErrors) >= 2 })
 	for _, w := range workers {
-		r.emit(w.ID, 0, sglang(b.stored(0, 1)))
+		r.emit(w.ID, 0, sglang(b.Stored(1, 0, 1)))
 		v.wantDepth("the live events of "+w.ID, w.ID, b, 1)
 	}
 	before := value(v.sub.metrics.bucketErrors)
-	until(t, "a bad key that comes while the bucket is watched", func() bool {
-		r.put(kv, "worse", encodeView(a.ours))
+	testkit.Until(t, "a bad key that comes while the bucket is watched", func() bool {
+		r.put(kv, "worse", encodeView(a.Ours))
 		return value(v.sub.metrics.bucketErrors) > before+2 // both bad values may be asked for again
 	})
 }
@@ -62,9 +63,9 @@ func TestK5RemovalsWorkAfterSeedingAndTheRestExpires(t *testing.T) {
 	for name, encode := range map[string]func(*kvindex.Batch) []byte{"vllm": vllm, "sglang": sglang} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, nil)
-			a, b := newPrompt(1, 2), newPrompt(2, 2)
-			r.put(r.bucket(), Key("w:1", 0), encodeView(append(a.ours[:2:2], b.ours...)))
-			r.emit("w:1", 0, encode(newPrompt(3, 1).stored(0, 1)))
+			a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 2)
+			r.put(r.bucket(), Key("w:1", 0), encodeView(append(a.Ours[:2:2], b.Ours...)))
+			r.emit("w:1", 0, encode(testfleet.NewPrompt(3, 1).Stored(1, 0, 1)))
 			r.truncate(0)
 			v := watch(t, r.config(), worker("w:1", "1"))
 			v.wantDepth("the seed", "w:1", a, 2)
@@ -72,11 +73,11 @@ func TestK5RemovalsWorkAfterSeedingAndTheRestExpires(t *testing.T) {
 				t.Error("a seed counts as told by events")
 			}
 			// The engine tells of a, whose removal then must count.
-			r.emit("w:1", 0, encode(a.stored(0, 2)))
-			until(t, "the blocks by events", func() bool { _, exact := v.lookup("w:1", a); return exact == 2 })
-			r.emit("w:1", 0, encode(a.removed(1, 2)))
+			r.emit("w:1", 0, encode(a.Stored(1, 0, 2)))
+			testkit.Until(t, "the blocks by events", func() bool { _, exact := v.lookup("w:1", a); return exact == 2 })
+			r.emit("w:1", 0, encode(a.Removed(1, 2)))
 			v.wantDepth("the removal", "w:1", a, 1)
-			r.emit("w:1", 0, encode(a.removed(0, 1)))
+			r.emit("w:1", 0, encode(a.Removed(0, 1)))
 			v.wantDepth("the other removal", "w:1", a, 0)
 			// The engine never names b, so only time can correct it.
 			if d := v.depth("w:1", b); d != 2 {
@@ -93,19 +94,19 @@ func TestK5RemovalsWorkAfterSeedingAndTheRestExpires(t *testing.T) {
 func TestK5AListFromBeforeARemovalIsNotPlanted(t *testing.T) {
 	r := newRig(t, nil)
 	kv := r.bucket()
-	a, b := newPrompt(1, 2), newPrompt(2, 2)
-	r.emit("w:1", 0, vllm(b.stored(0, 2)))
+	a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 2)
+	r.emit("w:1", 0, vllm(b.Stored(1, 0, 2)))
 	r.truncate(0)
-	r.put(kv, Key("w:1", 0), encodeView(append(a.ours[:2:2], b.ours...)))
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
-	r.emit("w:1", 0, vllm(a.removed(0, 2)))
+	r.put(kv, Key("w:1", 0), encodeView(append(a.Ours[:2:2], b.Ours...)))
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
+	r.emit("w:1", 0, vllm(a.Removed(0, 2)))
 	v := watch(t, r.config(), worker("w:1", "1"))
 	v.live()
-	until(t, "the new list", func() bool {
+	testkit.Until(t, "the new list", func() bool {
 		if v.depth("w:1", a) != 0 {
 			t.Fatal("the old list brought removed blocks back")
 		}
-		r.put(kv, Key("w:1", 0), encodeView(b.ours))
+		r.put(kv, Key("w:1", 0), encodeView(b.Ours))
 		return v.depth("w:1", b) == 2
 	})
 }
@@ -113,15 +114,15 @@ func TestK5AListFromBeforeARemovalIsNotPlanted(t *testing.T) {
 func TestK5ASeedNeverReplacesAWholeView(t *testing.T) {
 	r := newRig(t, nil)
 	kv := r.bucket()
-	a, b := newPrompt(1, 2), newPrompt(2, 2)
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
-	r.put(kv, Key("w:1", 0), encodeView(b.ours)) // something else
+	a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 2)
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
+	r.put(kv, Key("w:1", 0), encodeView(b.Ours)) // something else
 	v := watch(t, r.config(), worker("w:1", "1"))
 	v.wantDepth("the past", "w:1", a, 2)
 	v.live()
-	r.put(kv, Key("w:1", 0), encodeView(b.ours))
-	r.emit("w:1", 0, vllm(newPrompt(3, 1).stored(0, 1)))
-	v.wantDepth("a later event", "w:1", newPrompt(3, 1), 1)
+	r.put(kv, Key("w:1", 0), encodeView(b.Ours))
+	r.emit("w:1", 0, vllm(testfleet.NewPrompt(3, 1).Stored(1, 0, 1)))
+	v.wantDepth("a later event", "w:1", testfleet.NewPrompt(3, 1), 1)
 	if v.depth("w:1", a) != 2 || v.depth("w:1", b) != 0 || value(v.sub.metrics.seeded) != 0 {
 		t.Error("the bucket changed a view that is whole")
 	}
@@ -137,14 +138,14 @@ func TestK5DeletedKeysDropTheirView(t *testing.T) {
 			kv := r.bucket()
 			r.put(kv, Key("dp:1", 1), encodeView(nil))
 			v := watch(t, r.config(), worker("dp:1", "1", func(w *fleet.Worker) { w.DPSize = 2 }))
-			a := newPrompt(1, 2)
-			r.emit("dp:1", 0, vllm(a.stored(0, 2)))
-			r.emit("dp:1", 1, vllm(a.stored(0, 2)))
+			a := testfleet.NewPrompt(1, 2)
+			r.emit("dp:1", 0, vllm(a.Stored(1, 0, 2)))
+			r.emit("dp:1", 1, vllm(a.Stored(1, 0, 2)))
 			v.wantDepth("rank 0", "dp:1#dp0", a, 2)
 			v.wantDepth("rank 1", "dp:1#dp1", a, 2)
 			// The watch may begin after the first deletion: only what is deleted
 			// while it runs is news.
-			until(t, "the drop", func() bool {
+			testkit.Until(t, "the drop", func() bool {
 				if err := remove(kv, Key("dp:1", 1)); err != nil {
 					t.Fatal(err)
 				}
@@ -153,8 +154,8 @@ func TestK5DeletedKeysDropTheirView(t *testing.T) {
 			if v.depth("dp:1#dp0", a) != 2 {
 				t.Error("the other rank's view is gone too")
 			}
-			until(t, "an event after it", func() bool {
-				r.emit("dp:1", 1, vllm(a.stored(0, 1)))
+			testkit.Until(t, "an event after it", func() bool {
+				r.emit("dp:1", 1, vllm(a.Stored(1, 0, 1)))
 				return v.depth("dp:1#dp1", a) == 1
 			})
 		})
@@ -167,12 +168,12 @@ func TestK6EventsBeforeRegistrationCount(t *testing.T) {
 			r := newRig(t, nil)
 			v := watch(t, r.config())
 			v.live()
-			a := newPrompt(1, 3)
-			r.emit("w:1", 0, encode(a.stored(0, 2)))
-			until(t, "the event", func() bool { return value(v.sub.metrics.heldMessages) == 1 })
+			a := testfleet.NewPrompt(1, 3)
+			r.emit("w:1", 0, encode(a.Stored(1, 0, 2)))
+			testkit.Until(t, "the event", func() bool { return value(v.sub.metrics.heldMessages) == 1 })
 			v.set(worker("w:1", "1"))
 			v.wantDepth("what came before", "w:1", a, 2)
-			r.emit("w:1", 0, encode(a.stored(2, 3)))
+			r.emit("w:1", 0, encode(a.Stored(1, 2, 3)))
 			v.wantDepth("a child of it", "w:1", a, 3)
 			if v.index.Feed("w:1").Partial() {
 				t.Error("the view says that it lacks something")
@@ -187,24 +188,24 @@ func TestK6WhatIsHeldIsBoundedAndItsLossIsMarked(t *testing.T) {
 	cfg.HoldMessages, cfg.HoldWorkers = 3, 5
 	v := watch(t, cfg)
 	v.live()
-	a := newPrompt(1, 5)
+	a := testfleet.NewPrompt(1, 5)
 	for i := range 5 { // two too many
-		r.emit("w:1", 0, vllm(newPrompt(uint32(10+i), 1).stored(0, 1)))
+		r.emit("w:1", 0, vllm(testfleet.NewPrompt(uint32(10+i), 1).Stored(1, 0, 1)))
 	}
-	r.emit("w:1", 0, vllm(a.stored(0, 5)))
-	until(t, "the last three", func() bool { return value(v.sub.metrics.heldDropped) == 3 && value(v.sub.metrics.heldMessages) == 3 })
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 5)))
+	testkit.Until(t, "the last three", func() bool { return value(v.sub.metrics.heldDropped) == 3 && value(v.sub.metrics.heldMessages) == 3 })
 	v.set(worker("w:1", "1"))
 	v.wantDepth("what was held", "w:1", a, 5)
-	if v.depth("w:1", newPrompt(10, 1)) != 0 {
+	if v.depth("w:1", testfleet.NewPrompt(10, 1)) != 0 {
 		t.Error("a dropped event was applied")
 	}
 	if !v.index.Feed("w:1").Partial() {
 		t.Error("the view does not say that it lacks something")
 	}
 	for i := range 40 { // workers that never come
-		r.emit(fmt.Sprintf("ghost:%d", i), 0, vllm(a.stored(0, 1)))
+		r.emit(fmt.Sprintf("ghost:%d", i), 0, vllm(a.Stored(1, 0, 1)))
 	}
-	until(t, "the last ghost", func() bool { return value(v.sub.metrics.messages) == 46 })
+	testkit.Until(t, "the last ghost", func() bool { return value(v.sub.metrics.messages) == 46 })
 	v.sub.mu.Lock()
 	unknown, peers := v.sub.unknown, len(v.sub.peers)
 	v.sub.mu.Unlock()
@@ -219,16 +220,16 @@ func TestK6BytesOfAllWorkersAreBoundedTogether(t *testing.T) {
 	cfg.HoldTotal = 20_000
 	v := watch(t, cfg, worker("w:1", "1"))
 	v.live()
-	a := newPrompt(1, 200) // some 4 kB
+	a := testfleet.NewPrompt(1, 200) // some 4 kB
 	for i := range 20 {
-		r.emit(fmt.Sprintf("ghost:%d", i), 0, vllm(a.stored(0, 200)))
-		r.emit("w:1", 0, vllm(newPrompt(uint32(100+i), 200).stored(0, 200)))
+		r.emit(fmt.Sprintf("ghost:%d", i), 0, vllm(a.Stored(1, 0, 200)))
+		r.emit("w:1", 0, vllm(testfleet.NewPrompt(uint32(100+i), 200).Stored(1, 0, 200)))
 	}
-	v.wantDepth("the last", "w:1", newPrompt(119, 200), 200)
+	v.wantDepth("the last", "w:1", testfleet.NewPrompt(119, 200), 200)
 	if n := value(v.sub.metrics.heldBytes); n > 20_000 {
 		t.Errorf("%v bytes are held, want at most 20000", n)
 	}
-	if v.depth("w:1", newPrompt(100, 200)) != 200 {
+	if v.depth("w:1", testfleet.NewPrompt(100, 200)) != 200 {
 		t.Error("a known worker's event was lost for want of room")
 	}
 }
@@ -245,21 +246,21 @@ func TestK7ANewProcessUnderTheSameIDStartsEmpty(t *testing.T) {
 			cfg := r.config()
 			cfg.Lead = 300 * time.Millisecond
 			v := watch(t, cfg, worker("w:1", "1"))
-			a, b := newPrompt(1, 2), newPrompt(2, 3)
-			r.emit("w:1", 0, vllm(a.stored(0, 2)))
+			a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 3)
+			r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
 			v.wantDepth("the first process", "w:1", a, 2)
 			if c.gone {
 				v.set()
-				until(t, "the departure", func() bool { return value(v.sub.metrics.subscriptions) == 0 })
+				testkit.Until(t, "the departure", func() bool { return value(v.sub.metrics.subscriptions) == 0 })
 			} else {
-				until(t, "the start of an engine", after(cfg.Lead))
+				testkit.Until(t, "the start of an engine", after(cfg.Lead))
 			}
-			r.emit("w:1", 0, vllm(b.stored(0, 2))) // the new process, before its record
-			until(t, "its first event", func() bool { return value(v.sub.metrics.messages) == 2 })
+			r.emit("w:1", 0, vllm(b.Stored(1, 0, 2))) // the new process, before its record
+			testkit.Until(t, "its first event", func() bool { return value(v.sub.metrics.messages) == 2 })
 			v.set(worker("w:1", "2"))
 			v.wantDepth("the dead process's blocks to go", "w:1", a, 0)
 			v.wantDepth("what the new one said before its record", "w:1", b, 2)
-			r.emit("w:1", 0, vllm(b.stored(2, 3)))
+			r.emit("w:1", 0, vllm(b.Stored(1, 2, 3)))
 			v.wantDepth("a child of it", "w:1", b, 3)
 			if v.index.Feed("w:1").Partial() {
 				t.Error("the view says that it lacks something")
@@ -271,14 +272,14 @@ func TestK7ANewProcessUnderTheSameIDStartsEmpty(t *testing.T) {
 func TestK7AWorkerThatWasMissedForAWhileIsNotTakenForEmpty(t *testing.T) {
 	r := newRig(t, nil)
 	v := watch(t, r.config(), worker("w:1", "1"))
-	a := newPrompt(1, 2)
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
+	a := testfleet.NewPrompt(1, 2)
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
 	v.wantDepth("the view", "w:1", a, 2)
 	v.set()
-	until(t, "the departure", func() bool { return value(v.sub.metrics.subscriptions) == 0 })
-	r.emit("w:1", 0, vllm(newPrompt(2, 1).stored(0, 1)))
+	testkit.Until(t, "the departure", func() bool { return value(v.sub.metrics.subscriptions) == 0 })
+	r.emit("w:1", 0, vllm(testfleet.NewPrompt(2, 1).Stored(1, 0, 1)))
 	v.set(worker("w:1", "1")) // the same process
-	v.wantDepth("what came meanwhile", "w:1", newPrompt(2, 1), 1)
+	v.wantDepth("what came meanwhile", "w:1", testfleet.NewPrompt(2, 1), 1)
 	if !v.index.Feed("w:1").Partial() {
 		t.Error("the view does not say that it lacks what was known before")
 	}
@@ -294,16 +295,16 @@ func TestK7ARouterThatStartsDoesNotBringDeadProcessesBack(t *testing.T) {
 	r := newRig(t, nil)
 	cfg := r.config()
 	cfg.Lead = 100 * time.Millisecond
-	a, b := newPrompt(1, 2), newPrompt(2, 2)
+	a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 2)
 	first := watch(t, cfg, worker("w:1", "1"), worker("same:1", "1"))
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
-	r.emit("same:1", 0, vllm(a.stored(0, 2)))
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
+	r.emit("same:1", 0, vllm(a.Stored(1, 0, 2)))
 	first.wantDepth("the first process", "w:1", a, 2)
 	first.noted()
-	until(t, "a start of an engine", after(cfg.Lead))
+	testkit.Until(t, "a start of an engine", after(cfg.Lead))
 	first.set(worker("w:1", "2"), worker("same:1", "1"))
 	first.wantDepth("the dead process's blocks to go", "w:1", a, 0)
-	r.emit("w:1", 0, vllm(b.stored(0, 2)))
+	r.emit("w:1", 0, vllm(b.Stored(1, 0, 2)))
 	first.wantDepth("the second process", "w:1", b, 2)
 	first.noted()
 	first.stop()
@@ -330,7 +331,7 @@ func TestK7ARouterThatStartsDoesNotBringDeadProcessesBack(t *testing.T) {
 	if third.depth("w:1", a) != 0 || third.depth("w:1", b) != 0 {
 		t.Error("a router that starts has blocks of dead processes")
 	}
-	r.emit("w:1", 0, vllm(a.stored(0, 1)))
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 1)))
 	third.wantDepth("live events", "w:1", a, 1)
 	if !third.index.Feed("w:1").Partial() {
 		t.Error("the view does not say that it may lack something")
@@ -341,9 +342,9 @@ func TestK7WithoutNotesThePastCountsAsInInfera(t *testing.T) {
 	r := newRig(t, nil)
 	cfg := r.config()
 	cfg.NoMarks = true
-	a := newPrompt(1, 2)
+	a := testfleet.NewPrompt(1, 2)
 	first := watch(t, cfg, worker("w:1", "1"))
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
 	first.wantDepth("the first process", "w:1", a, 2)
 	first.stop()
 	second := watch(t, cfg, worker("w:1", "2"))
@@ -375,15 +376,15 @@ func TestK8WhatTheStreamLostDropsAllViewsAndIsSeeded(t *testing.T) {
 			cfg := r.config()
 			cfg.Broker.Server = proxy.Address
 			v := watch(t, cfg, worker("w:1", "1"), worker("x:1", "1"))
-			a, b := newPrompt(1, 2), newPrompt(2, 2)
-			r.emit("w:1", 0, vllm(a.stored(0, 2)))
-			r.emit("x:1", 0, vllm(a.stored(0, 2)))
+			a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 2)
+			r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
+			r.emit("x:1", 0, vllm(a.Stored(1, 0, 2)))
 			v.wantDepth("the view", "w:1", a, 2)
 			v.wantDepth("the view", "x:1", a, 2)
 			proxy.Freeze()
-			r.emit("w:1", 0, vllm(a.removed(0, 2))) // never seen
-			r.emit("w:1", 0, vllm(b.stored(0, 2)))
-			r.put(kv, Key("w:1", 0), encodeView(b.ours))
+			r.emit("w:1", 0, vllm(a.Removed(0, 2))) // never seen
+			r.emit("w:1", 0, vllm(b.Stored(1, 0, 2)))
+			r.put(kv, Key("w:1", 0), encodeView(b.Ours))
 			c.lose(t, r)
 			proxy.Cut()
 			proxy.Thaw()
@@ -393,7 +394,7 @@ func TestK8WhatTheStreamLostDropsAllViewsAndIsSeeded(t *testing.T) {
 			if value(v.sub.metrics.gaps) == 0 {
 				t.Error("no gap was counted")
 			}
-			r.emit("x:1", 0, vllm(b.stored(0, 2)))
+			r.emit("x:1", 0, vllm(b.Stored(1, 0, 2)))
 			v.wantDepth("live events", "x:1", b, 2)
 			if !v.index.Feed("x:1").Partial() {
 				t.Error("the view does not say that it may lack something")
@@ -404,10 +405,10 @@ func TestK8WhatTheStreamLostDropsAllViewsAndIsSeeded(t *testing.T) {
 
 func TestK8ASubjectThatWasPurgedCostsOnlyItself(t *testing.T) {
 	r := newRig(t, nil)
-	a, b := newPrompt(1, 2), newPrompt(2, 2)
-	r.emit("x:1", 0, vllm(a.stored(0, 2)))
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
-	r.emit("x:1", 0, vllm(b.stored(0, 2)))
+	a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 2)
+	r.emit("x:1", 0, vllm(a.Stored(1, 0, 2)))
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
+	r.emit("x:1", 0, vllm(b.Stored(1, 0, 2)))
 	s, err := r.js.Stream(t.Context(), Stream)
 	if err != nil {
 		t.Fatal(err)
@@ -417,7 +418,7 @@ func TestK8ASubjectThatWasPurgedCostsOnlyItself(t *testing.T) {
 	}
 	v := watch(t, r.config(), worker("w:1", "1"), worker("x:1", "1"))
 	v.live()
-	r.emit("w:1", 0, vllm(b.stored(0, 2)))
+	r.emit("w:1", 0, vllm(b.Stored(1, 0, 2)))
 	v.wantDepth("live events", "w:1", b, 2)
 	if v.depth("x:1", a) != 2 || v.depth("x:1", b) != 2 || v.index.Feed("x:1").Partial() {
 		t.Error("a purge of another's subject changed a view")
@@ -429,46 +430,46 @@ func TestK8ASubjectThatWasPurgedCostsOnlyItself(t *testing.T) {
 
 func TestK9ALateJoinHasThePastAndSaysWhatItLacks(t *testing.T) {
 	r := newRig(t, nil)
-	a, b := newPrompt(1, 4), newPrompt(2, 2)
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
-	r.emit("w:1", 0, vllm(a.stored(2, 4)))
+	a, b := testfleet.NewPrompt(1, 4), testfleet.NewPrompt(2, 2)
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
+	r.emit("w:1", 0, vllm(a.Stored(1, 2, 4)))
 	whole := watch(t, r.config(), worker("w:1", "1"))
 	whole.wantDepth("the past", "w:1", a, 4)
 	whole.stop()
 	r.truncate(1) // the system prompt's blocks are no longer told of
-	r.emit("w:1", 0, vllm(b.stored(0, 2)))
+	r.emit("w:1", 0, vllm(b.Stored(1, 0, 2)))
 	v := watch(t, r.config(), worker("w:1", "1"))
 	v.wantDepth("what can be known", "w:1", b, 2)
 	if v.depth("w:1", a) != 0 || !v.index.Feed("w:1").Partial() {
 		t.Error("descendants of an unknown block are held, or the view does not say that it lacks them")
 	}
 	// The relay writes the bucket later: the view takes it up then.
-	r.put(r.bucket(), Key("w:1", 0), encodeView(a.ours))
+	r.put(r.bucket(), Key("w:1", 0), encodeView(a.Ours))
 	v.wantDepth("what the bucket says", "w:1", a, 4)
 }
 
 func TestK12ABlockUnderTwoEngineHashesStaysUntilBothAreGone(t *testing.T) {
 	r := newRig(t, nil)
 	v := watch(t, r.config(), worker("w:1", "1"))
-	a := newPrompt(1, 1)
+	a := testfleet.NewPrompt(1, 1)
 	twin := *a
-	twin.hashes = []uint64{77}
-	r.emit("w:1", 0, vllm(a.stored(0, 1)))
-	r.emit("w:1", 0, vllm(twin.stored(0, 1)))
-	r.emit("w:1", 0, vllm(a.removed(0, 1)))
-	r.emit("w:1", 0, vllm(newPrompt(2, 1).stored(0, 1)))
-	v.wantDepth("the last event", "w:1", newPrompt(2, 1), 1)
+	twin.Hashes = []uint64{77}
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 1)))
+	r.emit("w:1", 0, vllm(twin.Stored(1, 0, 1)))
+	r.emit("w:1", 0, vllm(a.Removed(0, 1)))
+	r.emit("w:1", 0, vllm(testfleet.NewPrompt(2, 1).Stored(1, 0, 1)))
+	v.wantDepth("the last event", "w:1", testfleet.NewPrompt(2, 1), 1)
 	if d := v.depth("w:1", a); d != 1 {
 		t.Errorf("%d blocks, want the one that is still cached", d)
 	}
-	r.emit("w:1", 0, vllm(twin.removed(0, 1)))
+	r.emit("w:1", 0, vllm(twin.Removed(0, 1)))
 	v.wantDepth("the second removal", "w:1", a, 0)
 }
 
 func TestK13HashesOfBytesChainAsNumbersDo(t *testing.T) {
 	r := newRig(t, nil)
 	v := watch(t, r.config(), worker("w:1", "1"))
-	a := newPrompt(1, 2)
+	a := testfleet.NewPrompt(1, 2)
 	name := func(i byte) []byte { h := make([]byte, 32); h[0], h[31] = i, i; return h }
 	for i := range byte(2) {
 		var parent any
@@ -477,7 +478,7 @@ func TestK13HashesOfBytesChainAsNumbersDo(t *testing.T) {
 		}
 		payload, err := msgpack.Marshal([]any{1.5, []any{map[string]any{
 			"type": "BlockStored", "block_hashes": [][]byte{name(i)}, "parent_block_hash": parent,
-			"token_ids": a.tokens[int(i)*blockSize:][:blockSize], "block_size": blockSize, "lora_id": nil,
+			"token_ids": a.Tokens[int(i)*testfleet.BlockSize:][:testfleet.BlockSize], "block_size": testfleet.BlockSize, "lora_id": nil,
 		}}})
 		if err != nil {
 			t.Fatal(err)
@@ -493,23 +494,23 @@ func TestK14DepartedWorkersLeaveNothing(t *testing.T) {
 	cfg.HoldFor = 100 * time.Millisecond
 	v := watch(t, cfg, worker("w:1", "1"), worker("x:1", "1"))
 	v.live()
-	a := newPrompt(1, 50)
-	r.emit("w:1", 0, vllm(a.stored(0, 50)))
+	a := testfleet.NewPrompt(1, 50)
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 50)))
 	v.wantDepth("the view", "w:1", a, 50)
 	v.set(worker("x:1", "1"))
-	r.emit("w:1", 0, vllm(a.stored(0, 1))) // a last word
-	until(t, "all to be freed", func() bool {
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 1))) // a last word
+	testkit.Until(t, "all to be freed", func() bool {
 		v.sub.mu.Lock()
 		defer v.sub.mu.Unlock()
 		return len(v.sub.peers) == 1 && v.sub.unknown == 0 && v.sub.held == 0
 	})
 	// It comes back with other blocks, which is no matter.
 	v.set(worker("x:1", "1"), worker("w:1", "2", func(w *fleet.Worker) { w.BlockSize = 8 }))
-	b := newPrompt(2, 4)
-	until(t, "the return", func() bool { return value(v.sub.metrics.subscriptions) == 2 })
-	e := kvindex.Event{Hashes: []uint64{1, 2}, Tokens: b.tokens, BlockSize: 8}
+	b := testfleet.NewPrompt(2, 4)
+	testkit.Until(t, "the return", func() bool { return value(v.sub.metrics.subscriptions) == 2 })
+	e := kvindex.Event{Hashes: []uint64{1, 2}, Tokens: b.Tokens, BlockSize: 8}
 	r.emit("w:1", 0, vllm(&kvindex.Batch{Rank: -1, Events: []kvindex.Event{e}}))
-	big := &prompt{ours: kvindex.HashTokens(nil, 0, b.tokens, 8)}
+	big := &testfleet.Prompt{Ours: kvindex.HashTokens(nil, 0, b.Tokens, 8)}
 	v.wantDepth("blocks of its new size", "w:1", big, 2)
 }
 
@@ -528,7 +529,7 @@ func TestK15DiscoveryNeverWaitsForTheBroker(t *testing.T) {
 		}
 		v.set(workers...)
 	}
-	until(t, "fifty workers while the broker says nothing", func() bool { return value(v.sub.metrics.subscriptions) == 50 })
+	testkit.Until(t, "fifty workers while the broker says nothing", func() bool { return value(v.sub.metrics.subscriptions) == 50 })
 	proxy.Thaw()
 }
 
@@ -537,12 +538,12 @@ func TestK16TheEventsBlockSizeCounts(t *testing.T) {
 	v := watch(t, r.config(),
 		worker("wrong:1", "1", func(w *fleet.Worker) { w.BlockSize = 64 }),
 		worker("none:1", "1", func(w *fleet.Worker) { w.BlockSize = 0 }))
-	a := newPrompt(1, 3)
+	a := testfleet.NewPrompt(1, 3)
 	for _, id := range []string{"wrong:1", "none:1"} {
-		r.emit(id, 0, sglang(a.stored(0, 3)))
+		r.emit(id, 0, sglang(a.Stored(1, 0, 3)))
 		v.wantDepth("blocks of the size in the event", id, a, 3)
-		if n := v.index.BlockSize(v.index.Instance(id)); n != blockSize {
-			t.Errorf("%s: block size %d, want the event's %d", id, n, blockSize)
+		if n := v.index.BlockSize(v.index.Instance(id)); n != testfleet.BlockSize {
+			t.Errorf("%s: block size %d, want the event's %d", id, n, testfleet.BlockSize)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"pointsman/internal/broker"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 )
 
@@ -48,12 +49,12 @@ func TestTheIndexHoldsWhatAnEngineBehindItsRelayCaches(t *testing.T) {
 				complete(t, e, fmt.Sprintf("prompt %d ", n)+strings.Repeat("words and words ", 30))
 			}
 			in := v.index.Instance(e.ID())
-			until(t, "the cache in the index", func() bool { return blocks(t, v) == e.Info().BlocksCached })
+			testkit.Until(t, "the cache in the index", func() bool { return blocks(t, v) == e.Info().BlocksCached })
 			if v.index.Mode(in, time.Now()) != kvindex.Exact {
 				t.Error("the view does not count as exact")
 			}
 			e.ClearCache()
-			until(t, "the empty cache in the index", func() bool { return blocks(t, v) == 0 })
+			testkit.Until(t, "the empty cache in the index", func() bool { return blocks(t, v) == 0 })
 		})
 	}
 }

@@ -1,10 +1,7 @@
 package nats
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +16,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/internal/broker"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 	"pointsman/wire"
 )
@@ -111,49 +109,6 @@ func (r *rig) config() Config {
 	}
 }
 
-func until(tb testing.TB, what string, done func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			tb.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
-
-const blockSize = 4
-
-// prompt is a conversation of its own: the tokens of n blocks.
-type prompt struct {
-	tokens []uint32
-	hashes []uint64 // the engine's
-	ours   []kvindex.Hash
-}
-
-func newPrompt(base uint32, n int) *prompt {
-	p := &prompt{}
-	for i := range uint32(n * blockSize) {
-		p.tokens = append(p.tokens, base*1000+i)
-	}
-	for i := range n {
-		p.hashes = append(p.hashes, uint64(base)<<32|uint64(i))
-	}
-	p.ours = kvindex.HashTokens(nil, 0, p.tokens, blockSize)
-	return p
-}
-
-// stored is the batch that blocks from..to (excluded) of p are there.
-func (p *prompt) stored(from, to int) *kvindex.Batch {
-	e := kvindex.Event{Hashes: p.hashes[from:to], Tokens: p.tokens[from*blockSize : to*blockSize], BlockSize: blockSize}
-	if from > 0 {
-		e.HasParent, e.Parent = true, p.hashes[from-1]
-	}
-	return &kvindex.Batch{Rank: -1, At: 1, Events: []kvindex.Event{e}}
-}
-
-func (p *prompt) removed(from, to int) *kvindex.Batch {
-	return &kvindex.Batch{Rank: -1, At: 1, Events: []kvindex.Event{{Kind: kvindex.Removed, Hashes: p.hashes[from:to]}}}
-}
-
 func vllm(b *kvindex.Batch) []byte   { return wire.AppendVLLM(nil, b) }
 func sglang(b *kvindex.Batch) []byte { return wire.AppendSGLang(nil, b) }
 
@@ -176,33 +131,16 @@ type view struct {
 	feed  *fleet.Feed
 	index *kvindex.Index
 	sub   *Subscriber
-	log   *logged
+	log   *testkit.Log
 	stop  func()
-}
-
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) count(what string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.buf.String(), what)
 }
 
 func newView(tb testing.TB, cfg Config) *view {
 	tb.Helper()
-	v := &view{tb: tb, store: new(fleet.Store), index: kvindex.New(kvindex.DefaultConfig()), log: new(logged)}
+	v := &view{tb: tb, store: new(fleet.Store), index: kvindex.New(kvindex.DefaultConfig()), log: new(testkit.Log)}
 	v.feed = fleet.NewFeed(v.store)
 	var err error
-	v.sub, err = New(cfg, v.store, v.index, slog.New(slog.NewTextHandler(v.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	v.sub, err = New(cfg, v.store, v.index, v.log.Logger())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -254,7 +192,7 @@ func (v *view) set(workers ...*fleet.Worker) {
 
 func worker(id, incarnation string, edit ...func(*fleet.Worker)) *fleet.Worker {
 	w := &fleet.Worker{
-		ID: id, URL: "http://" + id, Host: "h", Port: 1, Engine: fleet.VLLM, BlockSize: blockSize, DPRank: -1, Incarnation: incarnation,
+		ID: id, URL: "http://" + id, Host: "h", Port: 1, Engine: fleet.VLLM, BlockSize: testfleet.BlockSize, DPRank: -1, Incarnation: incarnation,
 	}
 	for _, e := range edit {
 		e(w)
@@ -262,27 +200,27 @@ func worker(id, incarnation string, edit ...func(*fleet.Worker)) *fleet.Worker {
 	return w
 }
 
-func (v *view) lookup(key string, p *prompt) (depth, exact int) {
+func (v *view) lookup(key string, p *testfleet.Prompt) (depth, exact int) {
 	var s kvindex.Scratch
-	v.index.Lookup(p.ours, &s)
+	v.index.Lookup(p.Ours, &s)
 	in := v.index.Instance(key)
 	return s.Depth(in), s.ExactDepth(in)
 }
 
-func (v *view) depth(key string, p *prompt) int {
+func (v *view) depth(key string, p *testfleet.Prompt) int {
 	d, _ := v.lookup(key, p)
 	return d
 }
 
-func (v *view) wantDepth(what, key string, p *prompt, n int) {
+func (v *view) wantDepth(what, key string, p *testfleet.Prompt, n int) {
 	v.tb.Helper()
-	until(v.tb, what, func() bool { return v.depth(key, p) == n })
+	testkit.Until(v.tb, what, func() bool { return v.depth(key, p) == n })
 }
 
 // live waits until the past is applied.
 func (v *view) live() {
 	v.tb.Helper()
-	until(v.tb, "the live end of the stream", func() bool {
+	testkit.Until(v.tb, "the live end of the stream", func() bool {
 		v.sub.mu.Lock()
 		defer v.sub.mu.Unlock()
 		return v.sub.up
@@ -292,7 +230,7 @@ func (v *view) live() {
 // noted waits until every note is written.
 func (v *view) noted() {
 	v.tb.Helper()
-	until(v.tb, "the notes", func() bool {
+	testkit.Until(v.tb, "the notes", func() bool {
 		v.sub.mu.Lock()
 		defer v.sub.mu.Unlock()
 		for _, p := range v.sub.peers {

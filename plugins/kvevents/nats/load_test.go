@@ -12,6 +12,7 @@ import (
 	"pointsman/fleet"
 	"pointsman/internal/broker"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 )
 
 // Two hundred workers publish at once, before and while the router joins.
@@ -36,8 +37,8 @@ func TestABurstOfTwoHundredWorkersArrivesWhole(t *testing.T) {
 						if i%2 == 1 {
 							encode = sglang
 						}
-						p := newPrompt(uint32(i), batches*blocks)
-						if _, err := js.PublishAsync(Subject(list[i].ID, 0), encode(p.stored(n*blocks, (n+1)*blocks))); err != nil {
+						p := testfleet.NewPrompt(uint32(i), batches*blocks)
+						if _, err := js.PublishAsync(Subject(list[i].ID, 0), encode(p.Stored(1, n*blocks, (n+1)*blocks))); err != nil {
 							t.Error(err)
 						}
 					}
@@ -51,7 +52,7 @@ func TestABurstOfTwoHundredWorkersArrivesWhole(t *testing.T) {
 	v := watch(t, r.config(), list...)
 	burst(batches/2, batches)
 	for i, w := range list {
-		v.wantDepth("every batch of "+w.ID, w.ID, newPrompt(uint32(i), batches*blocks), batches*blocks)
+		v.wantDepth("every batch of "+w.ID, w.ID, testfleet.NewPrompt(uint32(i), batches*blocks), batches*blocks)
 		if v.index.Feed(w.ID).Partial() {
 			t.Errorf("%s: the view says that it lacks something", w.ID)
 		}
@@ -77,18 +78,18 @@ func TestAnOldBrokerIsServed(t *testing.T) {
 	r := &rig{tb: t, broker: testfleet.StartOldNATS(t)}
 	r.connect()
 	r.createStream(func(*jetstream.StreamConfig) {})
-	a, b := newPrompt(1, 2), newPrompt(2, 3)
-	r.put(r.bucket(), Key("w:1", 0), encodeView(b.ours))
-	r.emit("w:1", 0, vllm(newPrompt(3, 1).stored(0, 1)))
+	a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 3)
+	r.put(r.bucket(), Key("w:1", 0), encodeView(b.Ours))
+	r.emit("w:1", 0, vllm(testfleet.NewPrompt(3, 1).Stored(1, 0, 1)))
 	r.truncate(0)
 	v := watch(t, r.config(), worker("w:1", "1"))
 	v.wantDepth("the bucket", "w:1", b, 3)
-	r.emit("w:1", 0, sglang(a.stored(0, 2)))
+	r.emit("w:1", 0, sglang(a.Stored(1, 0, 2)))
 	v.wantDepth("live events", "w:1", a, 2)
 	v.noted()
 	r.broker.Restart(t)
-	until(t, "the relay's own connection", func() bool {
-		_, err := r.js.Publish(t.Context(), Subject("w:1", 0), vllm(a.removed(1, 2)))
+	testkit.Until(t, "the relay's own connection", func() bool {
+		_, err := r.js.Publish(t.Context(), Subject("w:1", 0), vllm(a.Removed(1, 2)))
 		return err == nil
 	})
 	v.wantDepth("the removal after a restart", "w:1", a, 1)
@@ -98,17 +99,17 @@ func TestAnOldBrokerIsServed(t *testing.T) {
 func TestNonsenseOnTheSubjectsIsPassedOver(t *testing.T) {
 	r := newRig(t, nil)
 	v := watch(t, r.config(), worker("w:1", "1"), worker("x:1", "1"))
-	a := newPrompt(1, 2)
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
-	r.emit("x:1", 0, vllm(a.stored(0, 2)))
+	a := testfleet.NewPrompt(1, 2)
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
+	r.emit("x:1", 0, vllm(a.Stored(1, 0, 2)))
 	v.wantDepth("the view", "w:1", a, 2)
 	for _, subject := range []string{
 		subjectPrefix + "x", subjectPrefix + "x.y", subjectPrefix + "x.0.0", subjectPrefix + "====.0",
 		Subject("w:1", 0) + ".0", Subject("w:1", 9),
 	} {
-		r.send(subject, vllm(a.removed(0, 2)))
+		r.send(subject, vllm(a.Removed(0, 2)))
 	}
-	until(t, "six strange messages", func() bool { return value(v.sub.metrics.ignored) == 6 })
+	testkit.Until(t, "six strange messages", func() bool { return value(v.sub.metrics.ignored) == 6 })
 	if v.depth("w:1", a) != 2 {
 		t.Error("a strange subject changed a view")
 	}
@@ -116,11 +117,11 @@ func TestNonsenseOnTheSubjectsIsPassedOver(t *testing.T) {
 	r.emit("x:1", 0, []byte("{}"))
 	r.emit("x:1", 0, nil)
 	v.wantDepth("the view to be dropped", "x:1", a, 0)
-	until(t, "both to be counted", func() bool { return value(v.sub.metrics.decodeErrors) == 2 })
-	if n := v.log.count("cannot be read"); n != 1 {
+	testkit.Until(t, "both to be counted", func() bool { return value(v.sub.metrics.decodeErrors) == 2 })
+	if n := v.log.Count("cannot be read"); n != 1 {
 		t.Errorf("said %d times, want once", n)
 	}
-	r.emit("x:1", 0, vllm(a.stored(0, 1)))
+	r.emit("x:1", 0, vllm(a.Stored(1, 0, 1)))
 	v.wantDepth("events go on", "x:1", a, 1)
 	if v.depth("w:1", a) != 2 {
 		t.Error("another worker's view was dropped")
@@ -132,10 +133,10 @@ func TestAStreamOfOthersTooIsNotTakenForOneWithHoles(t *testing.T) {
 	r.createStream(func(c *jetstream.StreamConfig) { c.Subjects = append(c.Subjects, "other.>") })
 	v := watch(t, r.config(), worker("w:1", "1"))
 	v.live()
-	a := newPrompt(1, 3)
+	a := testfleet.NewPrompt(1, 3)
 	for i := range 3 {
 		r.send("other.thing", []byte("x"))
-		r.emit("w:1", 0, vllm(a.stored(i, i+1)))
+		r.emit("w:1", 0, vllm(a.Stored(1, i, i+1)))
 	}
 	v.wantDepth("every event", "w:1", a, 3)
 	if value(v.sub.metrics.gaps) != 0 {
@@ -147,8 +148,8 @@ func TestACredentialThatIsRefusedIsTriedAgain(t *testing.T) {
 	b := testfleet.StartNATS(t, nil)
 	cfg := Config{Broker: broker.Config{Server: b.URL, NkeySeed: t.TempDir() + "/none"}, Backoff: natsgo.DefaultTimeout / 1000}
 	v := watch(t, cfg, worker("w:1", "1"))
-	until(t, "attempts", func() bool { return value(v.sub.metrics.reconnects) > 1 })
-	if v.log.count("nkey seed") == 0 {
+	testkit.Until(t, "attempts", func() bool { return value(v.sub.metrics.reconnects) > 1 })
+	if v.log.Count("nkey seed") == 0 {
 		t.Error("the log does not say what is wrong")
 	}
 }
@@ -161,25 +162,25 @@ func TestRunEndsAtOnce(t *testing.T) {
 	v.stop()
 	before := runtime.NumGoroutine()
 	v = watch(t, cfg, worker("w:1", "1")) // there is no stream
-	until(t, "the search", func() bool { return v.log.count("no such stream yet") > 0 })
+	testkit.Until(t, "the search", func() bool { return v.log.Count("no such stream yet") > 0 })
 	v.stop()
-	until(t, "its goroutines to end", func() bool { return runtime.NumGoroutine() <= before+1 })
+	testkit.Until(t, "its goroutines to end", func() bool { return runtime.NumGoroutine() <= before+1 })
 }
 
 func BenchmarkMessage(b *testing.B) {
 	v := newView(b, Config{})
 	v.set(worker("w:1", "1"))
 	v.sub.reconcile(v.store.Snapshot(), true)
-	p := newPrompt(1, 16)
-	payload := vllm(p.stored(0, 16))
-	gone := vllm(p.removed(0, 16))
+	p := testfleet.NewPrompt(1, 16)
+	payload := vllm(p.Stored(1, 0, 16))
+	gone := vllm(p.Removed(0, 16))
 	subject := Subject("w:1", 0)
 	b.ReportAllocs()
 	for b.Loop() {
 		v.sub.take(b.Context(), arrival{subject: subject, data: payload})
 		v.sub.take(b.Context(), arrival{subject: subject, data: gone})
 	}
-	if n := v.index.BlockSize(v.index.Instance("w:1")); n != blockSize {
+	if n := v.index.BlockSize(v.index.Instance("w:1")); n != testfleet.BlockSize {
 		b.Fatalf("block size %d: nothing was applied", n)
 	}
 }

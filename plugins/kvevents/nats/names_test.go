@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pointsman/internal/broker"
+	"pointsman/internal/testfleet"
 	"pointsman/wire"
 )
 
@@ -100,9 +101,9 @@ func FuzzView(f *testing.F) {
 
 // What anybody may put on the subjects never breaks the subscriber.
 func FuzzMessage(f *testing.F) {
-	p := newPrompt(1, 2)
-	f.Add(Subject("w:1", 0), vllm(p.stored(0, 2)))
-	f.Add(Subject("w:1", 1), sglang(p.removed(0, 2)))
+	p := testfleet.NewPrompt(1, 2)
+	f.Add(Subject("w:1", 0), vllm(p.Stored(1, 0, 2)))
+	f.Add(Subject("w:1", 1), sglang(p.Removed(0, 2)))
 	f.Add(Subject("ghost", 0), []byte("x"))
 	f.Add("infera.kv.events.x", []byte{})
 	f.Fuzz(func(t *testing.T, subject string, data []byte) {

@@ -16,6 +16,7 @@ import (
 
 	"pointsman/fleet"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 	"pointsman/wire"
 )
@@ -25,15 +26,15 @@ func TestBothEncodingsAreFollowedByTheirContent(t *testing.T) {
 	for name, encode := range map[string]func(*kvindex.Batch) []byte{"vllm": vllm, "sglang": sglang} {
 		t.Run(name, func(t *testing.T) {
 			id := name + ":1"
-			a, b := newPrompt(1, 3), newPrompt(2, 3)
-			r.emit(id, 0, encode(a.stored(0, 2))) // before the router joins
+			a, b := testfleet.NewPrompt(1, 3), testfleet.NewPrompt(2, 3)
+			r.emit(id, 0, encode(a.Stored(1, 0, 2))) // before the router joins
 			// The registered engine says nothing: all are registered as vLLM.
 			v := watch(t, r.config(), worker(id, "1"))
 			v.wantDepth("the past", id, a, 2)
-			r.emit(id, 0, encode(a.stored(2, 3)))
+			r.emit(id, 0, encode(a.Stored(1, 2, 3)))
 			v.wantDepth("a child of it", id, a, 3)
-			r.emit(id, 0, encode(b.stored(0, 3)))
-			r.emit(id, 0, encode(a.removed(1, 3)))
+			r.emit(id, 0, encode(b.Stored(1, 0, 3)))
+			r.emit(id, 0, encode(a.Removed(1, 3)))
 			v.wantDepth("another prompt", id, b, 3)
 			v.wantDepth("the removal", id, a, 1)
 			if m := v.index.Mode(v.index.Instance(id), time.Now()); m != kvindex.Exact {
@@ -118,7 +119,7 @@ func TestMessagesOfARealFleet(t *testing.T) {
 			t.Fatalf("no prompt of %s in the samples", id)
 		}
 		for i, hs := range chains[id] {
-			v.wantDepth(fmt.Sprintf("prompt %d of %s", i, id), id, &prompt{ours: hs}, len(hs))
+			v.wantDepth(fmt.Sprintf("prompt %d of %s", i, id), id, &testfleet.Prompt{Ours: hs}, len(hs))
 		}
 	}
 	if n := value(v.sub.metrics.decodeErrors); n != 0 {
@@ -132,12 +133,12 @@ func TestEachRankHasItsOwnView(t *testing.T) {
 		worker("dp:1", "1", func(w *fleet.Worker) { w.DPSize = 2 }),
 		worker("ext:1", "1", func(w *fleet.Worker) { w.DPSize, w.DPRank = 4, 3 }))
 	v.live()
-	a, b, c, d := newPrompt(1, 2), newPrompt(2, 2), newPrompt(3, 2), newPrompt(4, 2)
-	r.emit("dp:1", 0, sglang(a.stored(0, 2)))
-	r.emit("dp:1", 1, sglang(b.stored(0, 2)))
-	r.emit("dp:1", 2, sglang(c.stored(0, 2))) // no such rank
-	r.emit("ext:1", 3, vllm(c.stored(0, 2)))  // one rank of several workers
-	r.emit("ext:1", 0, vllm(d.stored(0, 2)))
+	a, b, c, d := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 2), testfleet.NewPrompt(3, 2), testfleet.NewPrompt(4, 2)
+	r.emit("dp:1", 0, sglang(a.Stored(1, 0, 2)))
+	r.emit("dp:1", 1, sglang(b.Stored(1, 0, 2)))
+	r.emit("dp:1", 2, sglang(c.Stored(1, 0, 2))) // no such rank
+	r.emit("ext:1", 3, vllm(c.Stored(1, 0, 2)))  // one rank of several workers
+	r.emit("ext:1", 0, vllm(d.Stored(1, 0, 2)))
 	v.wantDepth("rank 0", "dp:1#dp0", a, 2)
 	v.wantDepth("rank 1", "dp:1#dp1", b, 2)
 	v.wantDepth("its own number", "ext:1", c, 2)
@@ -150,19 +151,19 @@ func TestEachRankHasItsOwnView(t *testing.T) {
 	}
 	// The worker shrinks to one rank: its target has another name.
 	v.set(worker("dp:1", "1"))
-	until(t, "one subscription", func() bool { return value(v.sub.metrics.subscriptions) == 1 })
-	r.emit("dp:1", 0, sglang(a.stored(0, 1)))
+	testkit.Until(t, "one subscription", func() bool { return value(v.sub.metrics.subscriptions) == 1 })
+	r.emit("dp:1", 0, sglang(a.Stored(1, 0, 1)))
 	v.wantDepth("the view under the new name", "dp:1", a, 1)
 }
 
 func TestBrokerThatIsDownAtStartIsTriedAgain(t *testing.T) {
 	r := newRig(t, nil)
-	a := newPrompt(1, 2)
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
+	a := testfleet.NewPrompt(1, 2)
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
 	r.broker.Stop(t)
 	v := watch(t, r.config(), worker("w:1", "1"))
-	until(t, "an attempt", func() bool { return value(v.sub.metrics.reconnects) > 1 })
-	if n := v.log.count("out of reach"); n != 1 {
+	testkit.Until(t, "an attempt", func() bool { return value(v.sub.metrics.reconnects) > 1 })
+	if n := v.log.Count("out of reach"); n != 1 {
 		t.Errorf("said %d times that the broker is out of reach, want once", n)
 	}
 	r.broker.Start(t)
@@ -175,21 +176,21 @@ func TestStreamThatIsNotThereYetIsAwaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := watch(t, r.config(), worker("w:1", "1"))
-	until(t, "the search for it", func() bool { return v.log.count("no such stream yet") > 0 })
+	testkit.Until(t, "the search for it", func() bool { return v.log.Count("no such stream yet") > 0 })
 	r.createStream(func(*jetstream.StreamConfig) {})
-	a := newPrompt(1, 2)
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
+	a := testfleet.NewPrompt(1, 2)
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
 	v.wantDepth("the events", "w:1", a, 2)
 }
 
 func TestBrokerRestartKeepsViewsAndLosesNothing(t *testing.T) {
 	r := newRig(t, nil)
 	v := watch(t, r.config(), worker("w:1", "1"))
-	a, b := newPrompt(1, 3), newPrompt(2, 3)
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
+	a, b := testfleet.NewPrompt(1, 3), testfleet.NewPrompt(2, 3)
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
 	v.wantDepth("the events", "w:1", a, 2)
 	r.broker.Stop(t)
-	until(t, "the loss", func() bool { return value(v.sub.metrics.reconnects) > 0 })
+	testkit.Until(t, "the loss", func() bool { return value(v.sub.metrics.reconnects) > 0 })
 	if d := v.depth("w:1", a); d != 2 {
 		t.Errorf("with the broker gone the view has %d blocks, want the 2 it had", d)
 	}
@@ -201,11 +202,11 @@ func TestBrokerRestartKeepsViewsAndLosesNothing(t *testing.T) {
 	if m := v.index.Mode(v.index.Instance("w:1"), time.Now()); m != kvindex.Exact {
 		t.Errorf("the mode is %v after the broker's return though nothing was missed, want exact", m)
 	}
-	until(t, "the relay's own connection", func() bool {
-		_, err := r.js.Publish(t.Context(), Subject("w:1", 0), vllm(a.stored(2, 3)))
+	testkit.Until(t, "the relay's own connection", func() bool {
+		_, err := r.js.Publish(t.Context(), Subject("w:1", 0), vllm(a.Stored(1, 2, 3)))
 		return err == nil
 	})
-	r.emit("w:1", 0, vllm(b.stored(0, 3)))
+	r.emit("w:1", 0, vllm(b.Stored(1, 0, 3)))
 	v.wantDepth("the child", "w:1", a, 3)
 	v.wantDepth("a new prompt", "w:1", b, 3)
 	if v.index.Feed("w:1").Partial() || value(v.sub.metrics.gaps) != 0 {
@@ -220,9 +221,9 @@ func TestEventsBetweenConnectionsAreFetched(t *testing.T) {
 	cfg.Broker.Server = proxy.Address
 	v := watch(t, cfg, worker("w:1", "1"))
 	v.live()
-	a := newPrompt(1, 60)
+	a := testfleet.NewPrompt(1, 60)
 	for i := range 60 {
-		r.emit("w:1", 0, vllm(a.stored(i, i+1)))
+		r.emit("w:1", 0, vllm(a.Stored(1, i, i+1)))
 		if i%20 == 10 {
 			proxy.Cut()
 		}

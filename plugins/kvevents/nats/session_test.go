@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"pointsman/fleet"
+	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 )
 
@@ -52,9 +54,9 @@ func (m *fakeMsg) Metadata() (*jetstream.MsgMetadata, error) {
 }
 
 func TestDelivery(t *testing.T) {
-	a := newPrompt(1, 3)
+	a := testfleet.NewPrompt(1, 3)
 	part := func(stream, consumer, pending uint64, i int) *fakeMsg {
-		return &fakeMsg{stream: stream, consumer: consumer, pending: pending, data: vllm(a.stored(i, i+1))}
+		return &fakeMsg{stream: stream, consumer: consumer, pending: pending, data: vllm(a.Stored(1, i, i+1))}
 	}
 	for _, c := range []struct {
 		name  string
@@ -144,15 +146,15 @@ func TestANewProcessOfWhichTooMuchWasSaidIsMarked(t *testing.T) {
 	v := watch(t, cfg, worker("w:1", "1"))
 	v.live()
 	for i := range 5 { // all within Lead: they may be the next process's
-		r.emit("w:1", 0, vllm(newPrompt(uint32(i), 1).stored(0, 1)))
+		r.emit("w:1", 0, vllm(testfleet.NewPrompt(uint32(i), 1).Stored(1, 0, 1)))
 	}
-	v.wantDepth("the last", "w:1", newPrompt(4, 1), 1)
+	v.wantDepth("the last", "w:1", testfleet.NewPrompt(4, 1), 1)
 	if value(v.sub.metrics.heldDropped) != 0 {
 		t.Error("events that were applied count as dropped")
 	}
 	v.set(worker("w:1", "2"))
-	v.wantDepth("what is not kept to go", "w:1", newPrompt(0, 1), 0)
-	v.wantDepth("what is kept to stay", "w:1", newPrompt(4, 1), 1)
+	v.wantDepth("what is not kept to go", "w:1", testfleet.NewPrompt(0, 1), 0)
+	v.wantDepth("what is kept to stay", "w:1", testfleet.NewPrompt(4, 1), 1)
 	if !v.index.Feed("w:1").Partial() {
 		t.Error("the view does not say that it may lack something")
 	}
@@ -172,10 +174,10 @@ func TestTheFirstNoteOfAProcessStays(t *testing.T) {
 		t.Fatalf("the note of a worker that was there before is %+v", m)
 	}
 	a.set(worker("w:1", "2"))
-	until(t, "the note", func() bool { return r.mark("w:1").Incarnation == "2" })
+	testkit.Until(t, "the note", func() bool { return r.mark("w:1").Incarnation == "2" })
 	first := r.mark("w:1")
 	b.set(worker("w:1", "2"))
-	until(t, "the other router to agree", func() bool {
+	testkit.Until(t, "the other router to agree", func() bool {
 		b.sub.mu.Lock()
 		defer b.sub.mu.Unlock()
 		return b.sub.marks["w:1"] == first
@@ -198,8 +200,8 @@ func (r *rig) mark(id string) (m mark) {
 func TestADeletedConsumerIsMadeAnew(t *testing.T) {
 	r := newRig(t, nil)
 	v := watch(t, r.config(), worker("w:1", "1"))
-	a := newPrompt(1, 2)
-	r.emit("w:1", 0, vllm(a.stored(0, 1)))
+	a := testfleet.NewPrompt(1, 2)
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 1)))
 	v.wantDepth("the event", "w:1", a, 1)
 	s, err := r.js.Stream(t.Context(), Stream)
 	if err != nil {
@@ -210,7 +212,7 @@ func TestADeletedConsumerIsMadeAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.emit("w:1", 0, vllm(a.stored(1, 2)))
+	r.emit("w:1", 0, vllm(a.Stored(1, 1, 2)))
 	v.wantDepth("the event after it", "w:1", a, 2)
 	if v.index.Feed("w:1").Partial() {
 		t.Error("the view says that it lacks something")
@@ -233,11 +235,11 @@ func TestAUserWhoMayOnlyReadEvents(t *testing.T) {
 	cfg.Broker.Server = "router:secret@" + r.broker.URL[len("nats://"):]
 	cfg.ConnectWait = 500 * time.Millisecond
 	v := watch(t, cfg, worker("w:1", "1"))
-	a := newPrompt(1, 2)
-	r.emit("w:1", 0, vllm(a.stored(0, 2)))
+	a := testfleet.NewPrompt(1, 2)
+	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
 	v.wantDepth("the events", "w:1", a, 2)
 	v.live()
-	if v.log.count("secret") > 0 {
+	if v.log.Count("secret") > 0 {
 		t.Error("the password is in the log")
 	}
 }
@@ -247,11 +249,11 @@ func TestATokenThatIsRefused(t *testing.T) {
 	cfg := r.config()
 	cfg.Broker.Token = "bad"
 	v := watch(t, cfg, worker("w:1", "1"))
-	until(t, "the refusal", func() bool { return v.log.count("Authorization Violation") > 0 })
+	testkit.Until(t, "the refusal", func() bool { return v.log.Count("Authorization Violation") > 0 })
 	v.stop()
 	cfg.Broker.Token = "good"
 	v = watch(t, cfg, worker("w:1", "1"))
-	until(t, "the search for the stream", func() bool { return v.log.count("no such stream yet") > 0 })
+	testkit.Until(t, "the search for the stream", func() bool { return v.log.Count("no such stream yet") > 0 })
 }
 
 // Reconciling is for the discovery's pace: hundreds of workers at once, with
@@ -263,13 +265,13 @@ func TestAFleetThatAppearsAtOnce(t *testing.T) {
 	for i := range 500 {
 		id := fmt.Sprintf("w:%d", i)
 		list = append(list, worker(id, "1"))
-		p := newPrompt(uint32(i), 2)
-		v.sub.take(t.Context(), arrival{subject: Subject(id, 0), data: sglang(p.stored(0, 2)), stamp: time.Now()})
+		p := testfleet.NewPrompt(uint32(i), 2)
+		v.sub.take(t.Context(), arrival{subject: Subject(id, 0), data: sglang(p.Stored(1, 0, 2)), stamp: time.Now()})
 	}
 	v.set(list...)
 	v.sub.reconcile(v.store.Snapshot(), false)
 	for i, w := range list {
-		if d := v.depth(w.ID, newPrompt(uint32(i), 2)); d != 2 {
+		if d := v.depth(w.ID, testfleet.NewPrompt(uint32(i), 2)); d != 2 {
 			t.Fatalf("%s has %d blocks, want what was held", w.ID, d)
 		}
 	}
@@ -290,15 +292,15 @@ func TestATargetThatIsForgottenUnderway(t *testing.T) {
 	v := newView(t, Config{})
 	v.set(worker("w:1", "1"))
 	v.sub.reconcile(v.store.Snapshot(), true)
-	a := newPrompt(1, 3)
+	a := testfleet.NewPrompt(1, 3)
 	send := func(b *kvindex.Batch) {
 		v.sub.take(context.Background(), arrival{subject: Subject("w:1", 0), data: vllm(b), stamp: time.Now()})
 	}
-	send(a.stored(0, 1))
+	send(a.Stored(1, 0, 1))
 	v.index.Forget("w:1")
-	send(a.stored(1, 2)) // nobody keeps it
+	send(a.Stored(1, 1, 2)) // nobody keeps it
 	v.index.Instance("w:1")
-	send(a.stored(0, 3))
+	send(a.Stored(1, 0, 3))
 	if d := v.depth("w:1", a); d != 3 {
 		t.Errorf("%d blocks after the target is back, want 3", d)
 	}

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"io"
 	stdlog "log"
-	"log/slog"
 	"net"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"pointsman/fleet"
+	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 	"pointsman/wire"
 )
@@ -161,46 +161,7 @@ func (p *publisher) frames(frames ...[]byte) {
 // heard waits until somebody has subscribed.
 func (p *publisher) heard() {
 	p.tb.Helper()
-	until(p.tb, "a subscriber", func() bool { return len(p.sock.(zmq4.Topics).Topics()) > 0 })
-}
-
-func until(tb testing.TB, what string, done func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			tb.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
-
-const blockSize = 4
-
-// prompt is a conversation of its own: the tokens of n blocks.
-type prompt struct {
-	tokens []uint32
-	hashes []uint64 // the engine's
-	ours   []kvindex.Hash
-}
-
-func newPrompt(base uint32, n int) *prompt {
-	p := &prompt{}
-	for i := range uint32(n * blockSize) {
-		p.tokens = append(p.tokens, base*1000+i)
-	}
-	for i := range n {
-		p.hashes = append(p.hashes, uint64(base)<<32|uint64(i))
-	}
-	p.ours = kvindex.HashTokens(nil, 0, p.tokens, blockSize)
-	return p
-}
-
-// stored is the batch that blocks from..to (excluded) of p are there.
-func (p *prompt) stored(at float64, from, to int) *kvindex.Batch {
-	e := kvindex.Event{Hashes: p.hashes[from:to], Tokens: p.tokens[from*blockSize : to*blockSize], BlockSize: blockSize}
-	if from > 0 {
-		e.HasParent, e.Parent = true, p.hashes[from-1]
-	}
-	return &kvindex.Batch{Rank: -1, At: at, Events: []kvindex.Event{e}}
+	testkit.Until(p.tb, "a subscriber", func() bool { return len(p.sock.(zmq4.Topics).Topics()) > 0 })
 }
 
 func vllm(b *kvindex.Batch) []byte { return wire.AppendVLLM(nil, b) }
@@ -212,25 +173,8 @@ type view struct {
 	feed  *fleet.Feed
 	index *kvindex.Index
 	sub   *Subscriber
-	log   *logged
+	log   *testkit.Log
 	stop  func()
-}
-
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) count(what string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.buf.String(), what)
 }
 
 // impatient gives up in test time.
@@ -243,11 +187,11 @@ func impatient() Config {
 
 func watch(tb testing.TB, cfg Config, workers ...*fleet.Worker) *view {
 	tb.Helper()
-	v := &view{tb: tb, store: new(fleet.Store), index: kvindex.New(kvindex.DefaultConfig()), log: new(logged)}
+	v := &view{tb: tb, store: new(fleet.Store), index: kvindex.New(kvindex.DefaultConfig()), log: new(testkit.Log)}
 	v.feed = fleet.NewFeed(v.store)
 	v.set(workers...)
 	var err error
-	v.sub, err = New(cfg, v.store, v.index, slog.New(slog.NewTextHandler(v.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	v.sub, err = New(cfg, v.store, v.index, v.log.Logger())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -279,27 +223,27 @@ func (v *view) set(workers ...*fleet.Worker) {
 }
 
 func worker(id, events string, edit ...func(*fleet.Worker)) *fleet.Worker {
-	w := &fleet.Worker{ID: id, URL: "http://" + id, Host: "h", Port: 1, Engine: fleet.VLLM, BlockSize: blockSize, DPRank: -1, KVEvents: events}
+	w := &fleet.Worker{ID: id, URL: "http://" + id, Host: "h", Port: 1, Engine: fleet.VLLM, BlockSize: testfleet.BlockSize, DPRank: -1, KVEvents: events}
 	for _, e := range edit {
 		e(w)
 	}
 	return w
 }
 
-func (v *view) depth(key string, p *prompt) int {
+func (v *view) depth(key string, p *testfleet.Prompt) int {
 	var s kvindex.Scratch
-	v.index.Lookup(p.ours, &s)
+	v.index.Lookup(p.Ours, &s)
 	return s.Depth(v.index.Instance(key))
 }
 
-func (v *view) wantDepth(what, key string, p *prompt, n int) {
+func (v *view) wantDepth(what, key string, p *testfleet.Prompt, n int) {
 	v.tb.Helper()
-	until(v.tb, what, func() bool { return v.depth(key, p) == n })
+	testkit.Until(v.tb, what, func() bool { return v.depth(key, p) == n })
 }
 
 func (v *view) connected(n int) {
 	v.tb.Helper()
-	until(v.tb, strconv.Itoa(n)+" connections", func() bool { return testutil.ToFloat64(v.sub.metrics.connected) == float64(n) })
+	testkit.Until(v.tb, strconv.Itoa(n)+" connections", func() bool { return testutil.ToFloat64(v.sub.metrics.connected) == float64(n) })
 }
 
 // rawServer takes connections and hands each to serve, which may do anything.

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"pointsman/fleet"
+	"pointsman/internal/testfleet"
 	"pointsman/kvindex"
 )
 
@@ -51,15 +52,15 @@ func TestLibzmq(t *testing.T) {
 		}
 	}
 	const n = 3000
-	a := newPrompt(1, n)
-	say("keep", a.stored(0, 0, 1))
+	a := testfleet.NewPrompt(1, n)
+	say("keep", a.Stored(0, 0, 1))
 	v := watch(t, impatient(), worker("w", fmt.Sprintf("tcp://127.0.0.1:%d", events), func(w *fleet.Worker) {
 		w.KVReplay = fmt.Sprintf("tcp://127.0.0.1:%d", replay)
 	}))
 	v.wantDepth("the past", "w", a, 1)
 	verb := "send"
 	for i := 1; i < n; i++ {
-		say(verb, a.stored(float64(i), i, i+1))
+		say(verb, a.Stored(float64(i), i, i+1))
 		verb = map[bool]string{true: "keep", false: "send"}[i%97 == 0]
 	}
 	say("send", &kvindex.Batch{Rank: -1, At: n})

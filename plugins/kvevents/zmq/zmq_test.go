@@ -12,12 +12,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"pointsman/fleet"
+	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 	"pointsman/wire"
 )
 
 func TestBothEncodingsAndFramings(t *testing.T) {
-	a, b := newPrompt(1, 3), newPrompt(2, 3)
+	a, b := testfleet.NewPrompt(1, 3), testfleet.NewPrompt(2, 3)
 	for _, c := range []struct {
 		name string
 		send func(*publisher, *kvindex.Batch)
@@ -34,12 +36,12 @@ func TestBothEncodingsAndFramings(t *testing.T) {
 			p := publish(t, "127.0.0.1", 0)
 			v := watch(t, impatient(), worker("w", p.endpoint()))
 			p.heard()
-			c.send(p, a.stored(1, 0, 2))
+			c.send(p, a.Stored(1, 0, 2))
 			v.wantDepth("the first blocks", "w", a, 2)
-			c.send(p, a.stored(2, 2, 3))
+			c.send(p, a.Stored(2, 2, 3))
 			v.wantDepth("their child", "w", a, 3)
-			c.send(p, b.stored(3, 0, 3))
-			c.send(p, &kvindex.Batch{Rank: -1, At: 4, Events: []kvindex.Event{{Kind: kvindex.Removed, Hashes: a.hashes}}})
+			c.send(p, b.Stored(3, 0, 3))
+			c.send(p, &kvindex.Batch{Rank: -1, At: 4, Events: []kvindex.Event{{Kind: kvindex.Removed, Hashes: a.Hashes}}})
 			v.wantDepth("another prompt", "w", b, 3)
 			v.wantDepth("the removal", "w", a, 0)
 		})
@@ -50,10 +52,10 @@ func TestOtherTopicsAreLeftOut(t *testing.T) {
 	p := publish(t, "127.0.0.1", 0)
 	v := watch(t, impatient(), worker("w", p.endpoint()))
 	p.heard()
-	a, b := newPrompt(1, 1), newPrompt(2, 1)
-	p.send("metrics", 40, vllm(a.stored(1, 0, 1)))
+	a, b := testfleet.NewPrompt(1, 1), testfleet.NewPrompt(2, 1)
+	p.send("metrics", 40, vllm(a.Stored(1, 0, 1)))
 	p.frames([]byte("kv-events"))
-	p.emit(vllm(b.stored(2, 0, 1)))
+	p.emit(vllm(b.Stored(2, 0, 1)))
 	v.wantDepth("what is meant", "w", b, 1)
 	if v.depth("w", a) != 0 || testutil.ToFloat64(v.sub.metrics.ignored) != 2 || testutil.ToFloat64(v.sub.metrics.messages) != 1 {
 		t.Errorf("depth %d, ignored %v, taken %v", v.depth("w", a),
@@ -76,9 +78,9 @@ func TestRanksAreOnPortsOfTheirOwn(t *testing.T) {
 	v := watch(t, impatient(), worker("w", base.endpoint(), func(w *fleet.Worker) { w.DPSize = 2 }))
 	base.heard()
 	second.heard()
-	a, b := newPrompt(1, 2), newPrompt(2, 2)
-	base.emit(vllm(a.stored(1, 0, 2)))
-	second.emit(vllm(b.stored(1, 0, 2)))
+	a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 2)
+	base.emit(vllm(a.Stored(1, 0, 2)))
+	second.emit(vllm(b.Stored(1, 0, 2)))
 	v.wantDepth("rank 0's blocks", "w#dp0", a, 2)
 	v.wantDepth("rank 1's blocks", "w#dp1", b, 2)
 	if v.depth("w#dp0", b) != 0 || v.depth("w#dp1", a) != 0 {
@@ -93,8 +95,8 @@ func TestIPv6(t *testing.T) {
 		l.Close()
 	}
 	p := publish(t, "::1", 0)
-	a := newPrompt(1, 1)
-	p.keep(vllm(a.stored(1, 0, 1)))
+	a := testfleet.NewPrompt(1, 1)
+	p.keep(vllm(a.Stored(1, 0, 1)))
 	replay := p.replay()
 	v := watch(t, impatient(), worker("[::1]:1", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
 	v.wantDepth("the past", "[::1]:1", a, 1)
@@ -105,14 +107,14 @@ func TestAGapIsFilledFromThePast(t *testing.T) {
 	replay := p.replay()
 	v := watch(t, impatient(), worker("w", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
 	p.heard()
-	a := newPrompt(1, 5)
-	p.emit(vllm(a.stored(1, 0, 1)))
+	a := testfleet.NewPrompt(1, 5)
+	p.emit(vllm(a.Stored(1, 0, 1)))
 	v.wantDepth("the start", "w", a, 1)
-	p.keep(vllm(a.stored(2, 1, 2)))
-	p.keep(vllm(a.stored(3, 2, 3)))
-	p.emit(vllm(a.stored(4, 3, 4)))
+	p.keep(vllm(a.Stored(2, 1, 2)))
+	p.keep(vllm(a.Stored(3, 2, 3)))
+	p.emit(vllm(a.Stored(4, 3, 4)))
 	v.wantDepth("what was lost and what came", "w", a, 4)
-	p.emit(vllm(a.stored(5, 4, 5)))
+	p.emit(vllm(a.Stored(5, 4, 5)))
 	v.wantDepth("what came next", "w", a, 5)
 	if asked := p.askedFor(); !slices.Contains(asked, 1) {
 		t.Errorf("asked for %v, want from 1", asked)
@@ -131,15 +133,15 @@ func TestAGapIsFilledWhileAResyncMustWait(t *testing.T) {
 	cfg.ResyncEvery = time.Hour
 	v := watch(t, cfg, worker("w", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
 	p.heard()
-	a, orphan, late := newPrompt(1, 4), newPrompt(2, 2), newPrompt(3, 1)
-	p.emit(vllm(a.stored(1, 0, 1)))
+	a, orphan, late := testfleet.NewPrompt(1, 4), testfleet.NewPrompt(2, 2), testfleet.NewPrompt(3, 1)
+	p.emit(vllm(a.Stored(1, 0, 1)))
 	v.wantDepth("the start", "w", a, 1)
-	p.emit(vllm(orphan.stored(2, 1, 2))) // its parent is not known: a resync is wanted, and must wait
-	p.emit(vllm(late.stored(3, 0, 1)))
+	p.emit(vllm(orphan.Stored(2, 1, 2))) // its parent is not known: a resync is wanted, and must wait
+	p.emit(vllm(late.Stored(3, 0, 1)))
 	v.wantDepth("what came behind the orphan", "w", late, 1)
-	p.keep(vllm(a.stored(4, 1, 2)))
-	p.keep(vllm(a.stored(5, 2, 3)))
-	p.emit(vllm(a.stored(6, 3, 4)))
+	p.keep(vllm(a.Stored(4, 1, 2)))
+	p.keep(vllm(a.Stored(5, 2, 3)))
+	p.emit(vllm(a.Stored(6, 3, 4)))
 	v.wantDepth("what was lost and what came", "w", a, 4)
 	if got := v.depth("w", late); got != 1 {
 		t.Errorf("the view was dropped: %d blocks of before the gap, want 1", got)
@@ -154,23 +156,23 @@ func TestAViewIsGivenUpAfterALongOutage(t *testing.T) {
 	cfg.GiveUp = 50 * time.Millisecond
 	v := watch(t, cfg, worker("w", p.endpoint()))
 	p.heard()
-	a := newPrompt(1, 3)
-	p.emit(vllm(a.stored(1, 0, 3)))
+	a := testfleet.NewPrompt(1, 3)
+	p.emit(vllm(a.Stored(1, 0, 3)))
 	v.wantDepth("the start", "w", a, 3)
 	p.stop()
 	v.wantDepth("after the outage", "w", a, 0)
-	until(t, "the loss is said", func() bool { return v.log.count("its view is dropped") == 1 })
+	testkit.Until(t, "the loss is said", func() bool { return v.log.Count("its view is dropped") == 1 })
 }
 
 func TestAGapWithoutAPastDropsTheView(t *testing.T) {
 	p := publish(t, "127.0.0.1", 0)
 	v := watch(t, impatient(), worker("w", p.endpoint()))
 	p.heard()
-	a, b := newPrompt(1, 2), newPrompt(2, 2)
-	p.emit(vllm(a.stored(1, 0, 2)))
+	a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 2)
+	p.emit(vllm(a.Stored(1, 0, 2)))
 	v.wantDepth("the start", "w", a, 2)
 	p.keep(nil)
-	p.emit(vllm(b.stored(2, 0, 2)))
+	p.emit(vllm(b.Stored(2, 0, 2)))
 	v.wantDepth("what came behind the gap", "w", b, 2)
 	if got := v.depth("w", a); got != 0 {
 		t.Errorf("%d blocks of before the gap are left", got)
@@ -182,15 +184,15 @@ func TestAGapThatThePastNoLongerCovers(t *testing.T) {
 	replay := p.replay()
 	v := watch(t, impatient(), worker("w", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
 	p.heard()
-	a, b := newPrompt(1, 1), newPrompt(2, 3)
-	p.emit(vllm(a.stored(1, 0, 1)))
+	a, b := testfleet.NewPrompt(1, 1), testfleet.NewPrompt(2, 3)
+	p.emit(vllm(a.Stored(1, 0, 1)))
 	v.wantDepth("the start", "w", a, 1)
 	p.mu.Lock()
 	p.next, p.first = 50, 50
 	p.mu.Unlock()
-	p.keep(vllm(b.stored(2, 0, 1)))
-	p.keep(vllm(b.stored(3, 1, 2)))
-	p.emit(vllm(b.stored(4, 2, 3)))
+	p.keep(vllm(b.Stored(2, 0, 1)))
+	p.keep(vllm(b.Stored(3, 1, 2)))
+	p.emit(vllm(b.Stored(4, 2, 3)))
 	v.wantDepth("what the past still has", "w", b, 3)
 	if got := v.depth("w", a); got != 0 {
 		t.Errorf("%d blocks of before the gap are left", got)
@@ -213,11 +215,11 @@ func TestAnAnswerWithHolesIsAskedForAgain(t *testing.T) {
 			p := publish(t, "127.0.0.1", 0)
 			p.drops = c.drops
 			replay := p.replay()
-			a, b := newPrompt(1, n), newPrompt(2, 1)
+			a, b := testfleet.NewPrompt(1, n), testfleet.NewPrompt(2, 1)
 			for i := range n {
-				p.keep(vllm(a.stored(float64(i), i, i+1)))
+				p.keep(vllm(a.Stored(float64(i), i, i+1)))
 			}
-			p.keep(vllm(b.stored(n, 0, 1)))
+			p.keep(vllm(b.Stored(n, 0, 1)))
 			v := watch(t, impatient(), worker("w", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
 			v.wantDepth("the last batch", "w", b, 1)
 			if got := v.depth("w", a); got != c.want {
@@ -230,9 +232,9 @@ func TestAnAnswerWithHolesIsAskedForAgain(t *testing.T) {
 func TestALateJoinerIsWarm(t *testing.T) {
 	p := publish(t, "127.0.0.1", 0)
 	replay := p.replay()
-	a := newPrompt(1, 3)
+	a := testfleet.NewPrompt(1, 3)
 	for i := range 3 {
-		p.keep(vllm(a.stored(float64(i), i, i+1)))
+		p.keep(vllm(a.Stored(float64(i), i, i+1)))
 	}
 	v := watch(t, impatient(), worker("w", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
 	v.wantDepth("all of the past, without a live message", "w", a, 3)
@@ -244,8 +246,8 @@ func TestALateJoinerIsWarm(t *testing.T) {
 func TestTheReplayPortMayBeKnownByItsOffset(t *testing.T) {
 	p := publish(t, "127.0.0.1", 0)
 	replay := p.replay()
-	a := newPrompt(1, 1)
-	p.keep(vllm(a.stored(1, 0, 1)))
+	a := testfleet.NewPrompt(1, 1)
+	p.keep(vllm(a.Stored(1, 0, 1)))
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(replay, "tcp://"))
 	cfg := impatient()
 	if _, err := fmt.Sscan(port, &cfg.ReplayPortOffset); err != nil {
@@ -268,9 +270,9 @@ func TestAPublisherThatRestartsHasAnEmptyCache(t *testing.T) {
 			}
 			v := watch(t, impatient(), worker("w", p.endpoint(), edit))
 			p.heard()
-			a, b := newPrompt(1, 3), newPrompt(2, 1)
+			a, b := testfleet.NewPrompt(1, 3), testfleet.NewPrompt(2, 1)
 			for i := range 3 {
-				p.emit(vllm(a.stored(float64(1+i), i, i+1)))
+				p.emit(vllm(a.Stored(float64(1+i), i, i+1)))
 			}
 			v.wantDepth("the first life", "w", a, 3)
 			v.connected(1)
@@ -282,7 +284,7 @@ func TestAPublisherThatRestartsHasAnEmptyCache(t *testing.T) {
 			p.mu.Unlock()
 			again := publish(t, "127.0.0.1", p.port)
 			again.heard()
-			payload := vllm(b.stored(9, 0, 1))
+			payload := vllm(b.Stored(9, 0, 1))
 			if replay {
 				p.keep(payload)
 			}
@@ -299,8 +301,8 @@ func TestAQuietRestartIsNoticedByThePast(t *testing.T) {
 	replay := p.replay()
 	v := watch(t, impatient(), worker("w", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
 	p.heard()
-	a := newPrompt(1, 2)
-	p.emit(vllm(a.stored(1, 0, 2)))
+	a := testfleet.NewPrompt(1, 2)
+	p.emit(vllm(a.Stored(1, 0, 2)))
 	v.wantDepth("the first life", "w", a, 2)
 	p.stop()
 	v.connected(0)
@@ -316,29 +318,29 @@ func TestABrokenConnectionLosesNothing(t *testing.T) {
 	replay := p.replay()
 	v := watch(t, impatient(), worker("w", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
 	p.heard()
-	a := newPrompt(1, 4)
-	p.emit(vllm(a.stored(1, 0, 1)))
-	p.emit(vllm(a.stored(2, 1, 2)))
+	a := testfleet.NewPrompt(1, 4)
+	p.emit(vllm(a.Stored(1, 0, 1)))
+	p.emit(vllm(a.Stored(2, 1, 2)))
 	v.wantDepth("the start", "w", a, 2)
 	p.stop()
 	v.connected(0)
-	p.keep(vllm(a.stored(3, 2, 3))) // while nobody listens
+	p.keep(vllm(a.Stored(3, 2, 3))) // while nobody listens
 	again := publish(t, "127.0.0.1", p.port)
 	v.wantDepth("what was missed", "w", a, 3)
 	again.heard()
-	again.send("kv-events", 3, vllm(a.stored(4, 3, 4)))
+	again.send("kv-events", 3, vllm(a.Stored(4, 3, 4)))
 	v.wantDepth("what came next", "w", a, 4)
 	if asked := p.askedFor(); !slices.Contains(asked, 1) {
 		t.Errorf("asked for %v, want from the last one known, 1", asked)
 	}
-	if v.log.count("out of reach") != 1 || v.log.count("is back") != 1 {
-		t.Errorf("the outage should be said once, and its end:\n%s", v.log.buf.String())
+	if v.log.Count("out of reach") != 1 || v.log.Count("is back") != 1 {
+		t.Errorf("the outage should be said once, and its end:\n%s", v.log)
 	}
 }
 
 // D7 and K7: a record that changed means another publisher or another process.
 func TestAChangedRecordIsSubscribedAnew(t *testing.T) {
-	a, b := newPrompt(1, 2), newPrompt(2, 2)
+	a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 2)
 	for _, c := range []struct {
 		name  string
 		moves bool
@@ -346,14 +348,14 @@ func TestAChangedRecordIsSubscribedAnew(t *testing.T) {
 	}{
 		{"another port", true, func(*fleet.Worker) {}},
 		{"another incarnation", false, func(w *fleet.Worker) { w.Incarnation = "2" }},
-		{"another block size", false, func(w *fleet.Worker) { w.BlockSize = 2 * blockSize }},
+		{"another block size", false, func(w *fleet.Worker) { w.BlockSize = 2 * testfleet.BlockSize }},
 		{"another engine", false, func(w *fleet.Worker) { w.Engine = fleet.SGLang }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := publish(t, "127.0.0.1", 0)
 			v := watch(t, impatient(), worker("w", p.endpoint()))
 			p.heard()
-			p.emit(vllm(a.stored(1, 0, 2)))
+			p.emit(vllm(a.Stored(1, 0, 2)))
 			v.wantDepth("the start", "w", a, 2)
 			next := p
 			if c.moves {
@@ -362,8 +364,8 @@ func TestAChangedRecordIsSubscribedAnew(t *testing.T) {
 			v.set(worker("w", next.endpoint(), c.edit))
 			v.wantDepth("an empty view", "w", a, 0)
 			v.connected(1)
-			until(t, "the new subscription", func() bool {
-				next.send("kv-events", 7, vllm(b.stored(2, 0, 2)))
+			testkit.Until(t, "the new subscription", func() bool {
+				next.send("kv-events", 7, vllm(b.Stored(2, 0, 2)))
 				return v.depth("w", b) == 2
 			})
 		})
@@ -374,14 +376,14 @@ func TestAnUnchangedRecordKeepsItsSubscription(t *testing.T) {
 	p := publish(t, "127.0.0.1", 0)
 	v := watch(t, impatient(), worker("w", p.endpoint()))
 	p.heard()
-	a := newPrompt(1, 2)
-	p.emit(vllm(a.stored(1, 0, 2)))
+	a := testfleet.NewPrompt(1, 2)
+	p.emit(vllm(a.Stored(1, 0, 2)))
 	v.wantDepth("the start", "w", a, 2)
 	for i := range 20 {
 		v.set(worker("w", p.endpoint(), func(w *fleet.Worker) { w.Endpoint = fmt.Sprintf("f:%d", i+1) }), worker(fmt.Sprintf("x%d", i), ""))
 	}
-	p.emit(vllm(newPrompt(2, 1).stored(2, 0, 1)))
-	v.wantDepth("the new prompt", "w", newPrompt(2, 1), 1)
+	p.emit(vllm(testfleet.NewPrompt(2, 1).Stored(2, 0, 1)))
+	v.wantDepth("the new prompt", "w", testfleet.NewPrompt(2, 1), 1)
 	if v.depth("w", a) != 2 || testutil.ToFloat64(v.sub.metrics.reconnects) != 0 {
 		t.Errorf("depth %d, %v reconnects", v.depth("w", a), testutil.ToFloat64(v.sub.metrics.reconnects))
 	}
@@ -392,16 +394,16 @@ func TestAWorkerThatIsGoneIsLetGo(t *testing.T) {
 	v := watch(t, impatient(), worker("w", p.endpoint()), worker("x", q.endpoint()))
 	p.heard()
 	q.heard()
-	a := newPrompt(1, 1)
-	p.emit(vllm(a.stored(1, 0, 1)))
+	a := testfleet.NewPrompt(1, 1)
+	p.emit(vllm(a.Stored(1, 0, 1)))
 	v.wantDepth("its blocks", "w", a, 1)
 	v.connected(2)
 	v.set(worker("x", q.endpoint()))
 	v.connected(1)
 	v.wantDepth("an empty view", "w", a, 0)
-	until(t, "one subscription", func() bool { return testutil.ToFloat64(v.sub.metrics.subscriptions) == 1 })
+	testkit.Until(t, "one subscription", func() bool { return testutil.ToFloat64(v.sub.metrics.subscriptions) == 1 })
 	v.set(worker("w", p.endpoint(), func(w *fleet.Worker) { w.Status = fleet.Draining }), worker("x", q.endpoint(), func(w *fleet.Worker) { w.Status = fleet.Dead }))
-	until(t, "the draining one only", func() bool { return testutil.ToFloat64(v.sub.metrics.subscriptions) == 1 })
+	testkit.Until(t, "the draining one only", func() bool { return testutil.ToFloat64(v.sub.metrics.subscriptions) == 1 })
 	v.connected(1)
 }
 

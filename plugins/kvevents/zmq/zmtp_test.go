@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"pointsman/fleet"
+	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 )
 
@@ -210,8 +212,8 @@ func TestNoPublisherHoldsUpAnother(t *testing.T) {
 	cfg.DialTimeout = time.Minute
 	v := watch(t, cfg, workers...)
 	good.heard()
-	a := newPrompt(1, 1)
-	good.emit(vllm(a.stored(1, 0, 1)))
+	a := testfleet.NewPrompt(1, 1)
+	good.emit(vllm(a.Stored(1, 0, 1)))
 	v.wantDepth("the good one's blocks", "good", a, 1)
 	start := time.Now()
 	v.set(workers[6])
@@ -226,8 +228,8 @@ func TestGarbageIsCountedAndSurvived(t *testing.T) {
 	p := publish(t, "127.0.0.1", 0)
 	v := watch(t, impatient(), worker("w", p.endpoint()))
 	p.heard()
-	a, b := newPrompt(1, 2), newPrompt(2, 2)
-	p.emit(vllm(a.stored(1, 0, 2)))
+	a, b := testfleet.NewPrompt(1, 2), testfleet.NewPrompt(2, 2)
+	p.emit(vllm(a.Stored(1, 0, 2)))
 	v.wantDepth("the start", "w", a, 2)
 	rng := rand.New(rand.NewPCG(1, 2))
 	const n = 50
@@ -242,7 +244,7 @@ func TestGarbageIsCountedAndSurvived(t *testing.T) {
 		}
 		p.send("kv-events", p.keep(nil), append([]byte{0xc1}, junk...))
 	}
-	p.emit(vllm(b.stored(2, 0, 2)))
+	p.emit(vllm(b.Stored(2, 0, 2)))
 	v.wantDepth("a good batch behind them", "w", b, 2)
 	if got := v.depth("w", a); got != 0 {
 		t.Errorf("%d blocks are left of a view that cannot be trusted", got)
@@ -250,7 +252,7 @@ func TestGarbageIsCountedAndSurvived(t *testing.T) {
 	if got := testutil.ToFloat64(v.sub.metrics.decodeErrors); got != n {
 		t.Errorf("%v counted, want %d", got, n)
 	}
-	if v.log.count("cannot be read") != 1 {
+	if v.log.Count("cannot be read") != 1 {
 		t.Error("the garbage should be said once")
 	}
 }
@@ -268,9 +270,9 @@ func TestGarbageBytesOnTheConnection(t *testing.T) {
 	p := publish(t, "127.0.0.1", 0)
 	v := watch(t, impatient(), worker("bad", bad), worker("good", p.endpoint()))
 	p.heard()
-	until(t, "some broken connections", func() bool { return testutil.ToFloat64(v.sub.metrics.reconnects) > 5 })
-	a := newPrompt(1, 1)
-	p.emit(vllm(a.stored(1, 0, 1)))
+	testkit.Until(t, "some broken connections", func() bool { return testutil.ToFloat64(v.sub.metrics.reconnects) > 5 })
+	a := testfleet.NewPrompt(1, 1)
+	p.emit(vllm(a.Stored(1, 0, 1)))
 	v.wantDepth("the good one's blocks", "good", a, 1)
 }
 
@@ -284,11 +286,11 @@ func TestABurst(t *testing.T) {
 	v := watch(t, impatient(), worker("w", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
 	p.heard()
 	const n = 2000
-	a := newPrompt(1, n)
+	a := testfleet.NewPrompt(1, n)
 	for i := range n {
-		p.emit(vllm(a.stored(float64(i), i, i+1)))
+		p.emit(vllm(a.Stored(float64(i), i, i+1)))
 	}
-	until(t, "all of it, kept in step by later batches", func() bool {
+	testkit.Until(t, "all of it, kept in step by later batches", func() bool {
 		p.emit(vllm(&kvindex.Batch{Rank: -1, At: n}))
 		return v.depth("w", a) == n
 	})

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"pointsman/forward"
+	"pointsman/internal/testkit"
 )
 
 func TestTheRequestArrivesAsItWasGiven(t *testing.T) {
@@ -215,11 +216,7 @@ func untilDead(t *testing.T, tr *Transport, key poolKey) {
 	if c == nil {
 		return
 	}
-	for deadline := time.Now().Add(5 * time.Second); c.alive(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the worker's end of the connection stays open")
-		}
-	}
+	testkit.Until(t, "the worker's end of the connection closed", func() bool { return !c.alive() })
 	tr.pool.push(c)
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pointsman/forward"
+	"pointsman/internal/testkit"
 )
 
 func TestRequestHeads(t *testing.T) {
@@ -60,17 +61,6 @@ func pair(t *testing.T) (ours *conn, theirs *net.TCPConn) {
 	return newConn(nc, nc, poolKey{addr: "a"}), tcp
 }
 
-// dies waits until c is seen as dead.
-func dies(c *conn) bool {
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
-		if !c.alive() {
-			return true
-		}
-		time.Sleep(time.Millisecond)
-	}
-	return false
-}
-
 func TestADeadConnectionIsSeenWithoutWriting(t *testing.T) {
 	tests := map[string]func(*net.TCPConn){
 		"closed":        func(c *net.TCPConn) { c.Close() },
@@ -86,9 +76,7 @@ func TestADeadConnectionIsSeenWithoutWriting(t *testing.T) {
 			}
 		}
 		kill(theirs)
-		if !dies(ours) {
-			t.Errorf("%s: not seen", name)
-		}
+		testkit.Until(t, name+" seen", func() bool { return !ours.alive() })
 	}
 	ours, _ := pair(t)
 	ours.close()
@@ -111,7 +99,7 @@ func TestThePoolLendsTheMostRecentLivingConnection(t *testing.T) {
 		p.put(c)
 	}
 	theirs.Close()
-	dies(third)
+	testkit.Until(t, "the third seen as dead", func() bool { return !third.alive() })
 	if got := p.get(poolKey{addr: "a", tls: true}); got != nil {
 		t.Error("a plain connection for a TLS worker")
 	}

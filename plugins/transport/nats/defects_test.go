@@ -17,6 +17,7 @@ import (
 	"pointsman/forward"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/wire"
 )
 
@@ -68,7 +69,7 @@ func TestN1AStreamDoesNotHideThatTheWorkerIsGone(t *testing.T) {
 		t.Errorf("took %s", took)
 	}
 	js := jetStream(t, broker)
-	until(t, "an empty stream", func() bool { return messages(t, js) == 0 }) // it must not run when the worker is back
+	testkit.Until(t, "an empty stream", func() bool { return messages(t, js) == 0 }) // it must not run when the worker is back
 	if err := e.SetDeaf(false); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +91,7 @@ func TestN1AWorkerThatDiesInTheMiddleEndsTheAnswer(t *testing.T) {
 			req.Header.Set(simengine.FaultHeader, fault)
 			out := make(chan reply, 1)
 			go func() { out <- do(t.Context(), tr, e.Worker(), req) }()
-			until(t, "the request", func() bool { return len(e.Receipts()) > 0 })
+			testkit.Until(t, "the request", func() bool { return len(e.Receipts()) > 0 })
 			if err := e.SetDeaf(true); err != nil {
 				t.Fatal(err)
 			}
@@ -195,7 +196,7 @@ func TestN5RequestsOfCoreWorkersDoNotStayInTheStream(t *testing.T) {
 			t.Fatalf("status %d, error %v", got.status, got.err)
 		}
 	}
-	until(t, "an empty stream", func() bool { return messages(t, js) == 0 })
+	testkit.Until(t, "an empty stream", func() bool { return messages(t, js) == 0 })
 	// The same worker comes back with the throttle on: nothing runs again.
 	port := e.Worker().Port
 	e.Kill()
@@ -248,14 +249,14 @@ func TestN7ABurstDoesNotGetPastThePendingCap(t *testing.T) {
 				t.Fatalf("worker's max pending %d: status %d, error %v; want 429", maxPending, got.status, got.err)
 			}
 		}
-		until(t, "two requests", func() bool { return len(e.Receipts()) == 2 })
+		testkit.Until(t, "two requests", func() bool { return len(e.Receipts()) == 2 })
 		cancel()
 		get(t, out)
 		get(t, out)
 		if n := len(e.Receipts()); n != 2 {
 			t.Errorf("worker's max pending %d: %d requests reached it, want 2", maxPending, n)
 		}
-		until(t, "room again", func() bool { return do(t.Context(), tr, e.Worker(), chat(1, false)).status == 200 })
+		testkit.Until(t, "room again", func() bool { return do(t.Context(), tr, e.Worker(), chat(1, false)).status == 200 })
 	}
 }
 
@@ -271,14 +272,14 @@ func TestN7TheBacklogOfOthersCounts(t *testing.T) {
 	for range 2 {
 		go func() { out <- do(ctx, other, e.Worker(), req) }()
 	}
-	until(t, "two requests", func() bool { return len(e.Receipts()) == 2 })
+	testkit.Until(t, "two requests", func() bool { return len(e.Receipts()) == 2 })
 	if got := do(t.Context(), tr, e.Worker(), chat(1, false)); got.status != http.StatusTooManyRequests {
 		t.Errorf("status %d, error %v; want 429", got.status, got.err)
 	}
 	cancel()
 	get(t, out)
 	get(t, out)
-	until(t, "room again", func() bool { return do(t.Context(), tr, e.Worker(), chat(1, false)).status == 200 })
+	testkit.Until(t, "room again", func() bool { return do(t.Context(), tr, e.Worker(), chat(1, false)).status == 200 })
 }
 
 func TestN7OneAtATimeIsNeverRefused(t *testing.T) {
@@ -332,12 +333,12 @@ func TestN8AClientThatGoesAwayEndsTheGeneration(t *testing.T) {
 				}
 			}()
 			if tc.tokens == 0 {
-				until(t, "the request", func() bool { return len(e.Receipts()) == 1 })
+				testkit.Until(t, "the request", func() bool { return len(e.Receipts()) == 1 })
 				cancel()
 			}
 			<-left
 			gone := time.Now()
-			until(t, "the abort", func() bool { r := e.Receipts(); return len(r) == 1 && r[0].Outcome == simengine.OutcomeAborted })
+			testkit.Until(t, "the abort", func() bool { r := e.Receipts(); return len(r) == 1 && r[0].Outcome == simengine.OutcomeAborted })
 			if took := time.Since(gone); took > 2*time.Second {
 				t.Errorf("%s, max pending %d: the abort took %s", tc.name, maxPending, took)
 			}
@@ -360,7 +361,7 @@ func TestN9ABrokerThatIsDownDelaysNothing(t *testing.T) {
 		t.Errorf("took %s", took)
 	}
 	broker.Start(t)
-	until(t, "a connection", tr.Connected)
+	testkit.Until(t, "a connection", tr.Connected)
 	w := script(t, broker)
 	out := w.async(t.Context(), tr, chat(1, false))
 	m := w.request()
@@ -370,7 +371,7 @@ func TestN9ABrokerThatIsDownDelaysNothing(t *testing.T) {
 		t.Errorf("with the broker up: status %d, error %v", got.status, got.err)
 	}
 	broker.Stop(t)
-	until(t, "the loss", func() bool { return !tr.Connected() })
+	testkit.Until(t, "the loss", func() bool { return !tr.Connected() })
 	if got := do(t.Context(), tr, script0(), chat(1, true)); got.status != http.StatusServiceUnavailable {
 		t.Errorf("with the broker down again: status %d, error %v", got.status, got.err)
 	}
@@ -406,7 +407,7 @@ func TestN11ASilentEngineIsATimeoutWhoeverNoticesIt(t *testing.T) {
 				t.Errorf("%s, stream %v: status %d, error %v; want 504", tc.name, stream, got.status, got.err)
 			}
 		}
-		until(t, "the aborts", func() bool {
+		testkit.Until(t, "the aborts", func() bool {
 			n := 0
 			for _, r := range e.Receipts() {
 				if r.Outcome == simengine.OutcomeAborted {
@@ -556,7 +557,7 @@ func TestN17ADrainLetsRequestsFinishThenHandsThemBack(t *testing.T) {
 		short, long := make(chan reply, 1), make(chan reply, 1)
 		go func() { long <- do(t.Context(), tr, e.Worker(), hung) }()
 		go func() { short <- do(t.Context(), tr, e.Worker(), chat(50, true)) }()
-		until(t, "both requests", func() bool { return len(e.Receipts()) == 2 })
+		testkit.Until(t, "both requests", func() bool { return len(e.Receipts()) == 2 })
 		if err := e.Drain(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"pointsman/forward"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 	"pointsman/picker"
 	"pointsman/prompt"
@@ -135,7 +136,7 @@ func TestTheForwarderTellsABrokerFromItsWorkers(t *testing.T) {
 	tr := start(t, broker.URL, nil)
 	d := openDoor(t, tr, one.Worker(), two.Worker())
 	broker.Stop(t)
-	until(t, "the loss", func() bool { return !tr.Connected() })
+	testkit.Until(t, "the loss", func() bool { return !tr.Connected() })
 	for range 10 {
 		if status, head, body := d.ask(true); status != http.StatusServiceUnavailable || head.Get("Retry-After") == "" {
 			t.Fatalf("without a broker: status %d, %v, %q; want 503 with Retry-After", status, head, body)
@@ -145,7 +146,7 @@ func TestTheForwarderTellsABrokerFromItsWorkers(t *testing.T) {
 		t.Errorf("%v circuits opened for the broker's fault", got)
 	}
 	broker.Start(t)
-	until(t, "service", func() bool { status, _, _ := d.ask(true); return status == http.StatusOK })
+	testkit.Until(t, "service", func() bool { status, _, _ := d.ask(true); return status == http.StatusOK })
 	if n := testutil.ToFloat64(tr.metrics.connects); n != 2 {
 		t.Errorf("%v connections, want 2", n)
 	}
@@ -175,7 +176,7 @@ func TestNobodyIsBlamedForComingBackLaterThanTheForwarder(t *testing.T) {
 	}
 	tr := start(t, broker.URL, nil)
 	broker.Restart(t)
-	until(t, "a new connection", func() bool { return testutil.ToFloat64(tr.metrics.connects) == 2 && tr.Connected() })
+	testkit.Until(t, "a new connection", func() bool { return testutil.ToFloat64(tr.metrics.connects) == 2 && tr.Connected() })
 	d := openDoor(t, tr, e.Worker())
 	for range 5 {
 		status, head, body := d.ask(true)

@@ -18,6 +18,7 @@ import (
 	"pointsman/forward"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/wire"
 )
 
@@ -35,7 +36,7 @@ const soon = 10 * time.Second
 func start(t *testing.T, url string, edit func(*Config)) *Transport {
 	t.Helper()
 	tr := begin(t, url, edit)
-	until(t, "a connection", tr.Connected)
+	testkit.Until(t, "a connection", tr.Connected)
 	return tr
 }
 
@@ -71,18 +72,6 @@ type testLog struct{ t *testing.T }
 func (l testLog) Write(p []byte) (int, error) {
 	l.t.Logf("%s", p)
 	return len(p), nil
-}
-
-// until polls for a state that nothing announces.
-func until(t *testing.T, what string, reached func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(soon); !reached(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("%s has not come about", what)
-		}
-	}
 }
 
 // engine starts a simulated worker and waits until it takes requests.

@@ -15,6 +15,7 @@ import (
 	"pointsman/forward"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 )
 
 func TestBothKindsOfWorkerServeTheOnePublishForm(t *testing.T) {
@@ -89,9 +90,9 @@ func TestABrokerRestartEndsEveryStreamAsTruncated(t *testing.T) {
 			t.Errorf("status %d, error %v; want truncated, and not the worker's fault", got.status, got.err)
 		}
 	}
-	until(t, "a connection", tr.Connected)
+	testkit.Until(t, "a connection", tr.Connected)
 	// The generations that nobody reads end, too.
-	until(t, "the aborts", func() bool {
+	testkit.Until(t, "the aborts", func() bool {
 		n := 0
 		for _, r := range e.Receipts() {
 			if r.Outcome == simengine.OutcomeAborted {
@@ -101,7 +102,7 @@ func TestABrokerRestartEndsEveryStreamAsTruncated(t *testing.T) {
 		return n == streams
 	})
 	t.Logf("everything had ended after %s", time.Since(at))
-	until(t, "the worker's return", func() bool { return do(t.Context(), tr, e.Worker(), chat(3, true)).status == 200 })
+	testkit.Until(t, "the worker's return", func() bool { return do(t.Context(), tr, e.Worker(), chat(3, true)).status == 200 })
 }
 
 func TestARequestThatWaitsWhenTheBrokerGoesIsNotTheWorkersFault(t *testing.T) {
@@ -164,7 +165,7 @@ func TestADropInTheClientLibraryBreaksWhatRuns(t *testing.T) {
 	m := w.request()
 	w.data(m.Reply, "data: 0\n\n")
 	l := tr.link.Load()
-	until(t, "the first frame", func() bool {
+	testkit.Until(t, "the first frame", func() bool {
 		x := l.all()[0]
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -236,12 +237,12 @@ func TestACancelationReachesAWorkerThroughABrokerRestart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out := make(chan reply, 1)
 	go func() { out <- do(ctx, tr, e.Worker(), req) }()
-	until(t, "the request", func() bool { return len(e.Receipts()) == 1 })
+	testkit.Until(t, "the request", func() bool { return len(e.Receipts()) == 1 })
 	broker.Stop(t)
 	cancel()
 	get(t, out)
 	broker.Start(t)
-	until(t, "the abort", func() bool { return e.Receipts()[0].Outcome == simengine.OutcomeAborted })
+	testkit.Until(t, "the abort", func() bool { return e.Receipts()[0].Outcome == simengine.OutcomeAborted })
 }
 
 func TestAForbiddenRequestFailsAtOnce(t *testing.T) {
@@ -286,7 +287,7 @@ func TestAWorkerWithAThrottleComesBackBehindABrokerRestart(t *testing.T) {
 	e := engine(t, broker.URL, func(c *simengine.Config) { c.NATS.MaxPending = 8 })
 	tr := start(t, broker.URL, nil)
 	broker.Restart(t)
-	until(t, "an answer of the worker", func() bool {
+	testkit.Until(t, "an answer of the worker", func() bool {
 		got := do(t.Context(), tr, e.Worker(), chat(3, true))
 		return got.err == nil && got.status == http.StatusOK && strings.HasSuffix(got.body, "data: [DONE]\n\n")
 	})
