@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"pointsman/config"
+	"pointsman/internal/testkit"
 )
 
 // live is a forwarder's running configuration of that file, and what it logs.
@@ -237,14 +239,8 @@ func TestTheFileIsFollowed(t *testing.T) {
 	}()
 	wait := func(what string, retries int) {
 		t.Helper()
-		deadline := time.Now().Add(20 * time.Second)
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for l.Current().Forward.MaxRetries != retries {
-			if <-tick.C; time.Now().After(deadline) {
-				t.Fatalf("%s: retries are %d, want %d", what, l.Current().Forward.MaxRetries, retries)
-			}
-		}
+		testkit.Until(t, fmt.Sprintf("%s: %d retries", what, retries), func() bool { return l.Current().Forward.MaxRetries == retries },
+			func() string { return fmt.Sprintf("retries are %d", l.Current().Forward.MaxRetries) })
 	}
 	must(os.Symlink("..two", at("..tmp")))
 	must(os.Rename(at("..tmp"), at("..data")))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pointsman/admission"
+	"pointsman/internal/testkit"
 )
 
 // gated puts a gate before w's picker.
@@ -20,21 +21,9 @@ func gated(w *world, change func(*admission.Config)) *admission.Gate {
 	return g
 }
 
-// until waits for what is true soon.
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(5 * time.Second); !is(); {
-		if <-tick.C; time.Now().After(deadline) {
-			t.Fatalf("still not: %s", what)
-		}
-	}
-}
-
 func (w *world) queued(n int) {
 	w.t.Helper()
-	until(w.t.(*testing.T), strconv.Itoa(n)+" queued", func() bool { return w.server.deps.Gate.Snapshot().Queued == n })
+	testkit.Until(w.t, strconv.Itoa(n)+" queued", func() bool { return w.server.deps.Gate.Snapshot().Queued == n })
 }
 
 // asks opens a stream with a whole request on it.
@@ -60,7 +49,7 @@ func TestARequestOverTheCeilingIsParkedAndNothingIsSentUpstream(t *testing.T) {
 		t.Errorf("in flight %d, queued %d, want 1 and 0", s.Inflight, s.Queued)
 	}
 	second.cancel()
-	until(t, "all given back", func() bool { return gate.Snapshot().Inflight == 0 && w.held() == 0 })
+	testkit.Until(t, "all given back", func() bool { return gate.Snapshot().Inflight == 0 && w.held() == 0 })
 }
 
 func TestAStreamThatEndsWhileItsRequestWaitsLeavesTheQueueAtOnce(t *testing.T) {
@@ -82,7 +71,7 @@ func TestAStreamThatEndsWhileItsRequestWaitsLeavesTheQueueAtOnce(t *testing.T) {
 			first.cancel()
 			behind.routedHeaders()
 			behind.cancel()
-			until(t, "all given back", func() bool { return gate.Snapshot().Inflight == 0 })
+			testkit.Until(t, "all given back", func() bool { return gate.Snapshot().Inflight == 0 })
 		})
 	}
 }

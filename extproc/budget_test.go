@@ -1,9 +1,11 @@
 package extproc
 
 import (
+	"fmt"
 	"strings"
 	"testing"
-	"time"
+
+	"pointsman/internal/testkit"
 )
 
 // TestBodiesOfAllRequestsShareOneBudget fills the memory for bodies with a
@@ -37,12 +39,6 @@ func TestBodiesOfAllRequestsShareOneBudget(t *testing.T) {
 // held waits until the server counts that many bytes.
 func held(t *testing.T, w *world, want int64) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.Now().Add(5 * time.Second)
-	for w.server.bodies.Used() != want {
-		if <-tick.C; time.Now().After(deadline) {
-			t.Fatalf("%d bytes of bodies held, want %d", w.server.bodies.Used(), want)
-		}
-	}
+	testkit.Until(t, fmt.Sprintf("%d bytes of bodies held", want), func() bool { return w.server.bodies.Used() == want },
+		func() string { return fmt.Sprintf("%d bytes", w.server.bodies.Used()) })
 }

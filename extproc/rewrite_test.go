@@ -9,6 +9,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"pointsman/admission"
+	"pointsman/internal/testkit"
 	"pointsman/objectives"
 )
 
@@ -127,7 +128,7 @@ func TestAnObjectiveSetsThePriority(t *testing.T) {
 			high.cancel()
 			low.routedHeaders()
 			low.cancel()
-			until(t, "all given back", func() bool { return gate.Snapshot().Inflight == 0 && w.held() == 0 })
+			testkit.Until(t, "all given back", func() bool { return gate.Snapshot().Inflight == 0 && w.held() == 0 })
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"pointsman/internal/testkit"
 	"pointsman/picker"
 	"pointsman/trust"
 )
@@ -51,7 +52,7 @@ func TestStreamsThatSayNothingAreBounded(t *testing.T) {
 	served.unchanged(kindResponseHeaders)
 	served.finish()
 	cancel()
-	until(t, "everybody gone", func() bool { return w.server.metrics.open.Load() == 0 })
+	testkit.Until(t, "everybody gone", func() bool { return w.server.metrics.open.Load() == 0 })
 	w.routedChat(fullDuplex).cancel()
 }
 

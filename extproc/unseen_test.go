@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"pointsman/internal/testkit"
 	"pointsman/reports"
 )
 
@@ -17,22 +18,7 @@ func (w *world) hidden() {
 	g.send(responseHeaders(false, ":status", "200"))
 	g.unchanged(kindResponseHeaders)
 	g.cancel()
-	w.until(func() bool { return w.server.unseen.waiting() > 0 })
-}
-
-func (w *world) until(ok func() bool) {
-	w.t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTimer(10 * time.Second)
-	defer late.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-late.C:
-			w.t.Fatal("it never came to that")
-		}
-	}
+	testkit.Until(w.t, "a reservation that waits for a report", func() bool { return w.server.unseen.waiting() > 0 })
 }
 
 func done(pick uint64, status int, receipt string) *reports.Done {
@@ -75,7 +61,7 @@ func TestReportedFailuresTripTheCircuit(t *testing.T) {
 	for i := range uint64(4) {
 		g := w.routedChat(none) // the gateway sends no response headers either
 		g.cancel()
-		w.until(func() bool { return w.server.unseen.waiting() > 0 })
+		testkit.Until(w.t, "a reservation that waits for a report", func() bool { return w.server.unseen.waiting() > 0 })
 		d := done(i+1, 502, "m1@"+workerID+";refused")
 		d.First = 0
 		w.server.Done(d, time.Now())
@@ -127,5 +113,5 @@ func TestAnEndReportedBeforeTheStreamEndsCounts(t *testing.T) {
 		t.Error("given back while the stream is open")
 	}
 	g.cancel()
-	w.until(func() bool { return w.held() == 0 })
+	testkit.Until(w.t, "the reservation given back", func() bool { return w.held() == 0 })
 }

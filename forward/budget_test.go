@@ -6,9 +6,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"pointsman/forward"
+	"pointsman/internal/testkit"
 )
 
 // TestBodiesOfAllRequestsShareOneBudget fills the memory for bodies with a
@@ -19,14 +19,9 @@ func TestBodiesOfAllRequestsShareOneBudget(t *testing.T) {
 	w := newWorld(t, []script{good}, change(func(c *forward.Config) { c.MaxBody, c.MaxBuffered = 1<<20, 1<<20 }))
 	held := func(want bool) {
 		t.Helper()
-		tick := time.NewTicker(time.Millisecond)
-		defer tick.Stop()
-		deadline := time.Now().Add(5 * time.Second)
-		for w.series("pointsman_forward_buffered_body_bytes")[0].GetGauge().GetValue() > 0 != want {
-			if <-tick.C; time.Now().After(deadline) {
-				t.Fatalf("memory held for bodies: want %v", want)
-			}
-		}
+		testkit.Until(t, fmt.Sprintf("memory held for bodies %v", want), func() bool {
+			return w.series("pointsman_forward_buffered_body_bytes")[0].GetGauge().GetValue() > 0 == want
+		})
 	}
 	big := strings.Replace(chatBody, "hello", strings.Repeat("x", size), 1)
 

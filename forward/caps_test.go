@@ -9,6 +9,7 @@ import (
 
 	"pointsman/admission"
 	"pointsman/forward"
+	"pointsman/internal/testkit"
 	"pointsman/picker"
 )
 
@@ -39,7 +40,7 @@ func TestFcEpMaxInflightKeepsEachWorkerAtItsCap(t *testing.T) {
 			}
 		})
 	}
-	until(t, "six run and six wait", func() bool { return a.open.Load()+b.open.Load() == 6 && gate.Snapshot().Queued == 6 })
+	testkit.Until(t, "six run and six wait", func() bool { return a.open.Load()+b.open.Load() == 6 && gate.Snapshot().Queued == 6 })
 	close(a.goOn)
 	close(b.goOn)
 	wg.Wait()
@@ -63,7 +64,7 @@ func TestInDirectModeARequestWaitsForItsNamedWorkerAlone(t *testing.T) {
 	for range 2 {
 		go func() { got <- w.do(call{body: chatBody, header: toW1}) }()
 	}
-	until(t, "one runs and one waits", func() bool { return a.open.Load() == 1 && gate.Snapshot().Queued == 1 })
+	testkit.Until(t, "one runs and one waits", func() bool { return a.open.Load() == 1 && gate.Snapshot().Queued == 1 })
 	over := w.do(call{body: chatBody, header: toW1})
 	if over.status != http.StatusTooManyRequests || !strings.Contains(over.body, admission.CodeCapacity) {
 		t.Errorf("beyond the queue: status %d, body %s", over.status, over.body)
@@ -94,7 +95,7 @@ func TestQueueDepthPerEpBoundsTheWaitForEachWorker(t *testing.T) {
 		go ask("w1")
 		go ask("w2")
 	}
-	until(t, "two run and two wait for each", func() bool { return a.open.Load() == 2 && gate.Snapshot().Queued == 4 })
+	testkit.Until(t, "two run and two wait for each", func() bool { return a.open.Load() == 2 && gate.Snapshot().Queued == 4 })
 	if over := w.do(call{body: chatBody, header: toW1}); over.status != http.StatusTooManyRequests || over.header.Get("Retry-After") == "" {
 		t.Errorf("a third in the worker's queue: status %d, headers %v", over.status, over.header)
 	}
@@ -117,7 +118,7 @@ func TestObserveAdmitsAboveACapAndCountsIt(t *testing.T) {
 	for range 4 {
 		go func() { got <- w.do(call{body: chatBody}) }()
 	}
-	until(t, "all four run", func() bool { return a.open.Load() == 4 })
+	testkit.Until(t, "all four run", func() bool { return a.open.Load() == 4 })
 	for reason, want := range map[string]int{"admitted": 2, "observe_would_queue": 1, "observe_would_shed": 1} {
 		if n := w.count("infera_router_admission_decisions_total", "reason="+reason); n != want {
 			t.Errorf("%s counted %d times, want %d", reason, n, want)
@@ -140,9 +141,9 @@ func TestAFurtherAttemptWaitsForAWorkerWithinTheQueuesTime(t *testing.T) {
 		capped(true, picker.Caps{Worker: 1}), direct)
 	first, second := make(chan reply, 1), make(chan reply, 1)
 	go func() { first <- w.do(call{body: chatBody, header: map[string]string{"X-Worker-Instance-Id": "w2"}}) }()
-	until(t, "w2 is full", func() bool { return a.open.Load() == 1 })
+	testkit.Until(t, "w2 is full", func() bool { return a.open.Load() == 1 })
 	go func() { second <- w.do(call{body: chatBody, header: toW1}) }() // refuses the connection
-	until(t, "the second waits", func() bool { return gate.Snapshot().Queued == 1 })
+	testkit.Until(t, "the second waits", func() bool { return gate.Snapshot().Queued == 1 })
 	close(a.goOn)
 	for _, c := range []chan reply{first, second} {
 		if r := <-c; r.status != http.StatusOK || r.header.Get("X-Worker-Instance-Id") != "w2" {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pointsman/forward"
+	"pointsman/internal/testkit"
 )
 
 // A client's connection carries on after every answer that ended cleanly, with
@@ -24,7 +25,7 @@ func TestAClientsConnectionCarriesMixedRequests(t *testing.T) {
 		case "cut":
 			return rawClose(sseOpen(tok0))(c, r)
 		case "slow":
-			time.Sleep(400 * time.Millisecond) // longer than the write timeout
+			testkit.Pass(400*time.Millisecond, "a worker slower than the write timeout")
 		}
 		return good(c, r)
 	}}, change(func(c *forward.Config) { c.WriteTimeout, c.MaxRetries = 200*time.Millisecond, 0 }))

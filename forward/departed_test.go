@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pointsman/fleet"
+	"pointsman/internal/testkit"
 )
 
 // waiting answers when it is told to, and says when it has been asked.
@@ -61,8 +62,8 @@ func TestWhatAWorkerThatLeavesIsLeftToFinish(t *testing.T) {
 		workers := w.fleet()
 		workers[0].Status = fleet.Draining
 		w.feed.Replace(workers)
-		until(w.t, "the drain is seen", func() bool { return w.store.Snapshot().Worker("w1").Status == fleet.Draining })
-		time.Sleep(20 * time.Millisecond) // the watcher takes the two changes one by one
+		testkit.Until(w.t, "the drain is seen", func() bool { return w.store.Snapshot().Worker("w1").Status == fleet.Draining })
+		testkit.Pass(20*time.Millisecond, "the watcher takes the two changes one by one")
 	}
 	tests := []struct {
 		name    string
@@ -84,7 +85,7 @@ func TestWhatAWorkerThatLeavesIsLeftToFinish(t *testing.T) {
 		if tc.before != nil {
 			tc.before(w)
 		} else {
-			time.Sleep(20 * time.Millisecond) // what was said is on its way
+			testkit.Pass(20*time.Millisecond, "what was said is on its way")
 		}
 		w.feed.Delete("w1")
 		select {

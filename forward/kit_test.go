@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"pointsman/breaker"
 	"pointsman/fleet"
 	"pointsman/forward"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 	"pointsman/picker"
 	"pointsman/prompt"
@@ -294,25 +296,21 @@ func (w *world) with(client *http.Client, c call) reply {
 // back, and fails the test when that does not come.
 func (w *world) settled(requests int) {
 	w.t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
-	for {
-		counted := 0
+	var counted, held int
+	var open float64
+	testkit.Until(w.t, fmt.Sprintf("%d requests counted and nothing held", requests), func() bool {
+		counted, open = 0, 0
 		for _, m := range w.series("infera_request_duration_seconds") {
 			counted += int(m.GetHistogram().GetSampleCount())
 		}
-		held := len(w.picker.Held(time.Now().Add(time.Hour), 0))
-		open := 0.0
+		held = len(w.picker.Held(time.Now().Add(time.Hour), 0))
 		for _, m := range w.series("infera_request_inflight") {
 			open += m.GetGauge().GetValue()
 		}
-		if counted == requests && held == 0 && open == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%d requests counted, want %d; %d reservations held; %v in flight", counted, requests, held, open)
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return counted == requests && held == 0 && open == 0
+	}, func() string {
+		return fmt.Sprintf("%d requests counted; %d reservations held; %v in flight", counted, held, open)
+	})
 }
 
 func (w *world) series(name string) []*dto.Metric {

@@ -3,9 +3,11 @@ package forward_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"pointsman/forward"
 	"pointsman/internal/simengine"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/kvindex"
 	"pointsman/picker"
 	"pointsman/prompt"
@@ -144,11 +147,7 @@ func newCell(t *testing.T, transport, broker string) *cell {
 		ended := make(chan error, 1)
 		go func() { ended <- nt.Run(ctx) }()
 		t.Cleanup(func() { cancel(); <-ended })
-		for deadline := time.Now().Add(10 * time.Second); !nt.Connected(); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("no broker")
-			}
-		}
+		testkit.Until(t, "the broker", nt.Connected)
 		tr["nats"] = nt
 	case "h2c":
 		hc.Protocol = httptransport.H2C
@@ -204,7 +203,7 @@ func (c *cell) reconnect(t *testing.T) {
 		fatal(t, err)
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
-		until(t, "the request is counted", func() bool { return total() > before })
+		testkit.Until(t, "the request is counted", func() bool { return total() > before })
 		if resp.StatusCode == http.StatusOK {
 			return
 		}
@@ -238,33 +237,23 @@ func (c *cell) check(t *testing.T, mode, path, body string, want ending, deliver
 	if host := c.engine.Worker().Host; strings.Contains(string(raw), "127.0.0.1") || want != whole && strings.Contains(string(raw), c.engine.Worker().ID) {
 		t.Errorf("%s: the answer tells of %s: %s", mode, host, tail(raw))
 	}
-	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(time.Millisecond) {
-		running := 0
-		all := c.engine.Receipts()
-		for _, r := range all {
-			if r.Outcome == simengine.OutcomeRunning {
-				running++
-			}
-		}
-		outcome := c.outcomes(t)
+	var all []simengine.Receipt
+	var outcome map[string]int
+	testkit.Within(t, 2*time.Second, mode+" "+body+": the end at the engine", func() bool {
+		all, outcome = c.engine.Receipts(), c.outcomes(t)
 		for name, n := range before {
 			if outcome[name] -= n; outcome[name] == 0 {
 				delete(outcome, name)
 			}
 		}
-		if running == 0 && len(outcome) > 0 && len(c.picker.Held(time.Now().Add(time.Hour), 0)) == 0 {
-			if len(all) > deliveries {
-				t.Errorf("%s %s: %d deliveries, want %d", mode, body, len(all), deliveries)
-			}
-			if !counted(outcome, want) {
-				t.Errorf("%s %s: counted as %v, seen as %s", mode, body, outcome, want)
-			}
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("%s %s: an attempt goes on at the engine: %+v", mode, body, all)
-			return
-		}
+		running := slices.ContainsFunc(all, func(r simengine.Receipt) bool { return r.Outcome == simengine.OutcomeRunning })
+		return !running && len(outcome) > 0 && len(c.picker.Held(time.Now().Add(time.Hour), 0)) == 0
+	}, func() string { return fmt.Sprintf("%+v", all) })
+	if len(all) > deliveries {
+		t.Errorf("%s %s: %d deliveries, want %d", mode, body, len(all), deliveries)
+	}
+	if !counted(outcome, want) {
+		t.Errorf("%s %s: counted as %v, seen as %s", mode, body, outcome, want)
 	}
 }
 

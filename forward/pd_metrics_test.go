@@ -2,10 +2,10 @@ package forward_test
 
 import (
 	"testing"
-	"time"
 
 	"pointsman/fleet"
 	"pointsman/forward"
+	"pointsman/internal/testkit"
 )
 
 // TestFailuresOfPairsHaveInferasNames: one request each, and the reason that
@@ -63,11 +63,7 @@ func TestTheTimeOfALegIsKeptByWorkerWhileItIsThere(t *testing.T) {
 		t.Errorf("%d prefill and %d decode legs are timed, want 1 of each", p, d)
 	}
 	w.feed.Replace([]*fleet.Worker{legWorker("p1", w.prefill[0], fleet.Prefill, "vllm-nixl")})
-	for deadline := time.Now().Add(5 * time.Second); w.count(name, "worker_id=d1") != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the series of a worker that left is still there")
-		}
-	}
+	testkit.Until(t, "the series gone of a worker that left", func() bool { return w.count(name, "worker_id=d1") == 0 })
 	if n := w.count(name, "worker_id=p1"); n != 1 {
 		t.Errorf("%d series of the worker that stayed, want 1", n)
 	}

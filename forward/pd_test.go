@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -18,6 +19,7 @@ import (
 
 	"pointsman/fleet"
 	"pointsman/forward"
+	"pointsman/internal/testkit"
 	"pointsman/plugins"
 )
 
@@ -92,29 +94,26 @@ func (w *pairWorld) pairs(n int) map[string][2]receipt {
 		}
 		return all
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		p, d := gather(w.prefill), gather(w.decode)
-		if len(p) == n && len(d) == n {
-			out := make(map[string][2]receipt)
-			for _, r := range p {
-				out[room(w.t, r)] = [2]receipt{r}
-			}
-			for _, r := range d {
-				pair, ok := out[room(w.t, r)]
-				if !ok || pair[1].head != nil {
-					w.t.Errorf("room %s has one leg, or more than two", room(w.t, r))
-				}
-				out[room(w.t, r)] = [2]receipt{pair[0], r}
-			}
-			if len(out) != n {
-				w.t.Errorf("%d rooms for %d requests", len(out), n)
-			}
-			return out
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%d prefill and %d decode legs, want %d", len(p), len(d), n)
-		}
+	var p, d []receipt
+	testkit.Until(w.t, fmt.Sprintf("%d legs on each side", n), func() bool {
+		p, d = gather(w.prefill), gather(w.decode)
+		return len(p) == n && len(d) == n
+	}, func() string { return fmt.Sprintf("%d prefill and %d decode legs", len(p), len(d)) })
+	out := make(map[string][2]receipt)
+	for _, r := range p {
+		out[room(w.t, r)] = [2]receipt{r}
 	}
+	for _, r := range d {
+		pair, ok := out[room(w.t, r)]
+		if !ok || pair[1].head != nil {
+			w.t.Errorf("room %s has one leg, or more than two", room(w.t, r))
+		}
+		out[room(w.t, r)] = [2]receipt{pair[0], r}
+	}
+	if len(out) != n {
+		w.t.Errorf("%d rooms for %d requests", len(out), n)
+	}
+	return out
 }
 
 // hang answers nothing until the connection ends.
@@ -126,7 +125,7 @@ func hang(c net.Conn, _ receipt) bool {
 // slowly is good after a while.
 func slowly(d time.Duration) script {
 	return func(c net.Conn, r receipt) bool {
-		time.Sleep(d)
+		testkit.Pass(d, "a slow worker")
 		return good(c, r)
 	}
 }
@@ -278,7 +277,7 @@ func TestP10PrefillErrorsReachTheClientAsWhatTheyAre(t *testing.T) {
 	}
 	for _, tc := range tests {
 		answer := func(c net.Conn, r receipt) bool {
-			time.Sleep(20 * time.Millisecond) // the decode leg is under way
+			testkit.Pass(20*time.Millisecond, "the decode leg is under way")
 			return raw(tc.answer)(c, r)
 		}
 		w := newPairWorld(t, "sglang-bootstrap", []script{answer}, []script{hang})
@@ -467,7 +466,7 @@ func TestASlowPrefillLegIsNoFaultOfTheDecodeWorker(t *testing.T) {
 func TestThePrefillLegIsLeftAloneOnceDecodeHasBegun(t *testing.T) {
 	aborted := make(chan bool, 1)
 	late := func(c net.Conn, r receipt) bool {
-		time.Sleep(400 * time.Millisecond)
+		testkit.Pass(400*time.Millisecond, "a slow prefill worker")
 		_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 		_, err := c.Read(make([]byte, 1))
 		aborted <- errors.Is(err, io.EOF)
@@ -494,9 +493,9 @@ func TestAFailedPrefillLegAfterTheFirstTokenIsNoNews(t *testing.T) {
 		[]script{func(c net.Conn, r receipt) bool { <-fail; return raw(jsonReply(500, `{}`))(c, r) }},
 		[]script{func(c net.Conn, _ receipt) bool {
 			_, _ = io.WriteString(c, sseOpen(role, tok0))
-			time.Sleep(100 * time.Millisecond) // the client has it
+			testkit.Pass(100*time.Millisecond, "the client gets the first token")
 			close(fail)
-			time.Sleep(200 * time.Millisecond)
+			testkit.Pass(200*time.Millisecond, "the failure gets to the forwarder")
 			_, _ = io.WriteString(c, chunk(tok1+stop+done)+"0\r\n\r\n")
 			return true
 		}})
@@ -518,9 +517,9 @@ func TestAClientThatLeavesEndsBothLegs(t *testing.T) {
 			}
 			failed <- err
 		}()
-		for len(w.prefill[0].got()) == 0 || protocol != "vllm-nixl" && len(w.decode[0].got()) == 0 {
-			time.Sleep(time.Millisecond)
-		}
+		testkit.Until(t, "the legs at the workers", func() bool {
+			return len(w.prefill[0].got()) > 0 && (protocol == "vllm-nixl" || len(w.decode[0].got()) > 0)
+		})
 		cancel()
 		<-failed
 		for _, e := range append(slices.Clone(w.prefill), w.decode...) {

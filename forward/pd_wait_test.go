@@ -10,6 +10,7 @@ import (
 
 	"pointsman/admission"
 	"pointsman/fleet"
+	"pointsman/internal/testkit"
 	"pointsman/picker"
 )
 
@@ -48,7 +49,7 @@ func newFullPairs(t *testing.T, role fleet.Role, change func(*admission.Config))
 		names = map[string]string{"X-Prefill-Instance-Id": "p2", "X-Worker-Instance-Id": "d1"}
 	}
 	go func() { f.first <- f.do(call{body: chatBody, header: names}) }()
-	until(t, "one is at its cap", func() bool { return f.busy.open.Load() == 1 })
+	testkit.Until(t, "one is at its cap", func() bool { return f.busy.open.Load() == 1 })
 	return f
 }
 
@@ -59,7 +60,7 @@ func toFailing() map[string]string {
 
 func (f *fullPairs) waits() {
 	f.t.Helper()
-	until(f.t, "the second waits", func() bool { return f.gate.Snapshot().Queued == 1 })
+	testkit.Until(f.t, "the second waits", func() bool { return f.gate.Snapshot().Queued == 1 })
 }
 
 // over lets the first request end and checks that nothing is held.
@@ -129,7 +130,7 @@ func TestAClientThatLeavesWhileALegWaitsForRoomLeavesNothingBehind(t *testing.T)
 			f.waits()
 			leave()
 			<-gone
-			until(t, "nobody waits", func() bool { return f.gate.Snapshot().Queued == 0 })
+			testkit.Until(t, "nobody waits", func() bool { return f.gate.Snapshot().Queued == 0 })
 			f.over(2)
 			if n := f.count("infera_router_requests_total", "outcome=client_cancel"); n != 1 {
 				t.Errorf("%d requests counted as left by their client, want 1", n)

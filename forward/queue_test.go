@@ -17,6 +17,7 @@ import (
 
 	"pointsman/admission"
 	"pointsman/forward"
+	"pointsman/internal/testkit"
 )
 
 // gated puts a gate before the picker.
@@ -46,17 +47,6 @@ func (b *busyEngine) script(c net.Conn, r receipt) bool {
 	return good(c, r)
 }
 
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); !is(); {
-		if <-tick.C; time.Now().After(deadline) {
-			t.Fatalf("still not: %s", what)
-		}
-	}
-}
-
 // contract 2C, fc_max_outstanding: 16 with 40 held requests: never more than 16
 // receipts open.
 func TestFcMaxOutstandingNeverRunsMoreThanTheCeiling(t *testing.T) {
@@ -71,7 +61,7 @@ func TestFcMaxOutstandingNeverRunsMoreThanTheCeiling(t *testing.T) {
 			}
 		})
 	}
-	until(t, "16 run and 24 wait", func() bool { s := gate.Snapshot(); return b.open.Load() == 16 && s.Inflight == 16 && s.Queued == 24 })
+	testkit.Until(t, "16 run and 24 wait", func() bool { s := gate.Snapshot(); return b.open.Load() == 16 && s.Inflight == 16 && s.Queued == 24 })
 	close(b.goOn)
 	wg.Wait()
 	w.settled(40)
@@ -86,7 +76,7 @@ func TestAClientThatLeavesTheQueueIsNeverSentToAWorker(t *testing.T) {
 	w := newWorld(t, []script{b.script}, gated(&gate, func(c *admission.Config) { c.MaxOutstanding, c.QueueDepth, c.QueueWait = 1, 5, time.Minute }))
 	first := make(chan reply, 1)
 	go func() { first <- w.do(call{body: chatBody}) }()
-	until(t, "one runs", func() bool { return b.open.Load() == 1 })
+	testkit.Until(t, "one runs", func() bool { return b.open.Load() == 1 })
 	ctx, leave := context.WithCancel(t.Context())
 	go func() {
 		resp, err := w.client.Do(w.request(ctx, call{body: streamBody}))
@@ -94,9 +84,9 @@ func TestAClientThatLeavesTheQueueIsNeverSentToAWorker(t *testing.T) {
 			resp.Body.Close()
 		}
 	}()
-	until(t, "one waits", func() bool { return gate.Snapshot().Queued == 1 })
+	testkit.Until(t, "one waits", func() bool { return gate.Snapshot().Queued == 1 })
 	leave()
-	until(t, "nobody waits", func() bool { return gate.Snapshot().Queued == 0 })
+	testkit.Until(t, "nobody waits", func() bool { return gate.Snapshot().Queued == 0 })
 	close(b.goOn)
 	if got := <-first; got.status != http.StatusOK {
 		t.Errorf("status %d", got.status)
@@ -112,7 +102,7 @@ func TestAWaitInTheForwardersQueueEndsIn504WithItsLength(t *testing.T) {
 	var gate *admission.Gate
 	w := newWorld(t, []script{b.script}, gated(&gate, func(c *admission.Config) { c.MaxOutstanding, c.QueueDepth, c.QueueWait = 1, 5, 50*time.Millisecond }))
 	go w.do(call{body: chatBody})
-	until(t, "one runs", func() bool { return b.open.Load() == 1 })
+	testkit.Until(t, "one runs", func() bool { return b.open.Load() == 1 })
 	got := w.do(call{body: chatBody})
 	seconds, _ := strconv.Atoi(got.header.Get("Retry-After"))
 	if got.status != http.StatusGatewayTimeout || !strings.Contains(got.body, admission.CodeQueueTime) || !strings.Contains(got.body, `"queued_ms":5`) ||

@@ -10,6 +10,7 @@ import (
 
 	"pointsman/fleet"
 	"pointsman/forward"
+	"pointsman/internal/testkit"
 )
 
 // injecting lets fields through that another router has put into captured bodies.
@@ -132,7 +133,7 @@ func TestRetentionOnBothLegs(t *testing.T) {
 			w.settled(1)
 			for _, e := range append(w.prefill, w.decode...) {
 				// A prefill leg may be sent after its decode leg is done.
-				until(t, "a leg has come", func() bool { return len(e.got()) > 0 })
+				testkit.Until(t, "a leg has come", func() bool { return len(e.got()) > 0 })
 				for _, r := range e.got() {
 					if !bytes.HasSuffix(r.body, []byte(want)) {
 						t.Errorf("a leg got %s", r.body)

@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"pointsman/config"
 	"pointsman/internal/assemble"
 	"pointsman/internal/run"
+	"pointsman/internal/testkit"
 )
 
 // fleetFile names one worker, whose publisher nobody listens at.
@@ -65,9 +65,9 @@ func TestTheEventFeedOpensWithTheFirstPreparer(t *testing.T) {
 			if tt.after {
 				c.Preparer()
 			}
-			waitFor(t, func() bool { return c.Store.Synced() })
+			testkit.Until(t, "the first fleet", c.Store.Synced)
 			if tt.want > 0 {
-				waitFor(t, func() bool { return subscriptions(t, c) == tt.want })
+				testkit.Until(t, "the subscriptions", func() bool { return subscriptions(t, c) == tt.want })
 			} else if got := subscriptions(t, c); got != 0 {
 				t.Errorf("%v subscriptions, want none", got)
 			}
@@ -95,19 +95,4 @@ func subscriptions(t *testing.T, c *assemble.Core) float64 {
 		}
 	}
 	return 0
-}
-
-func waitFor(t *testing.T, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.NewTimer(10 * time.Second)
-	defer deadline.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatal("did not happen within 10 s")
-		}
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"pointsman/internal/assemble"
 	"pointsman/internal/run"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 )
 
 // TestAnEPPIsReadyOnlyWithItsPool: a pool that does not exist yet is waited for,
@@ -35,7 +36,7 @@ func TestAnEPPIsReadyOnlyWithItsPool(t *testing.T) {
 	parts := run.New(context.WithoutCancel(t.Context()))
 	c.Start(parts)
 	ready := c.Ready(t.Context())
-	waitFor(t, func() bool {
+	testkit.Until(t, "the missing pool said", func() bool {
 		err := ready()
 		return err != nil && strings.Contains(err.Error(), "the InferencePool serving/llama does not exist")
 	})
@@ -46,11 +47,11 @@ func TestAnEPPIsReadyOnlyWithItsPool(t *testing.T) {
 			"targetPorts": []any{map[string]any{"number": 8000}},
 		},
 	})
-	waitFor(t, func() bool { return ready() == nil })
+	testkit.Until(t, "readiness", func() bool { return ready() == nil })
 	k.PutPod(t, testfleet.WorkerPod("serving", "a", "llama", ""))
-	waitFor(t, func() bool { return len(c.Store.Snapshot().Targets) == 1 })
+	testkit.Until(t, "the Pod", func() bool { return len(c.Store.Snapshot().Targets) == 1 })
 	k.Delete(t, pools, "serving", "llama")
-	waitFor(t, func() bool { return ready() != nil })
+	testkit.Until(t, "the end of the pool", func() bool { return ready() != nil })
 	parts.Stop()
 	if err := parts.Wait(); err != nil {
 		t.Error(err)

@@ -13,6 +13,7 @@ import (
 	"pointsman/internal/assemble"
 	"pointsman/internal/run"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 )
 
 // TestAForwarderIsReadyOnlyWithItsBroker: requests that go over a broker can't be
@@ -48,14 +49,14 @@ func TestAForwarderIsReadyOnlyWithItsBroker(t *testing.T) {
 		parts.Go(name, part)
 	}
 	ready := c.Ready(ctx)
-	waitFor(t, func() bool { return ready() == nil })
+	testkit.Until(t, "readiness", func() bool { return ready() == nil })
 	broker.Stop(t)
-	waitFor(t, func() bool {
+	testkit.Until(t, "the loss of the broker said", func() bool {
 		err := ready()
 		return err != nil && strings.Contains(err.Error(), "broker is out of reach")
 	})
 	broker.Start(t)
-	waitFor(t, func() bool { return ready() == nil })
+	testkit.Until(t, "readiness", func() bool { return ready() == nil })
 	drain()
 	if err := ready(); err == nil || err.Error() != "draining" {
 		t.Errorf("while draining: %v", err)

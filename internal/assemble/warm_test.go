@@ -16,6 +16,7 @@ import (
 	"pointsman/config"
 	"pointsman/internal/assemble"
 	"pointsman/internal/run"
+	"pointsman/internal/testkit"
 )
 
 // TestANewReplicaIsReadyWhenItKnowsTheLoad: a forwarder that has not answered yet is
@@ -48,12 +49,12 @@ func TestANewReplicaIsReadyWhenItKnowsTheLoad(t *testing.T) {
 	parts := run.New(context.WithoutCancel(t.Context()))
 	c.Start(parts)
 	ready := c.Ready(t.Context())
-	waitFor(t, func() bool {
+	testkit.Until(t, "the forwarder waited for", func() bool {
 		err := ready()
 		return err != nil && strings.Contains(err.Error(), "1 forwarders have not told their load")
 	})
 	close(answer)
-	waitFor(t, func() bool { return ready() == nil })
+	testkit.Until(t, "readiness", func() bool { return ready() == nil })
 	parts.Stop()
 	if err := parts.Wait(); err != nil {
 		t.Error(err)

@@ -11,10 +11,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+
+	"pointsman/internal/testkit"
 )
 
 // fast is a worker whose time hardly passes.
@@ -92,18 +93,11 @@ func decode[T any](t *testing.T, text string) T {
 // receipt waits for the n-th receipt to be closed.
 func receipt(t *testing.T, e *Engine, n int) Receipt {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		if list := e.Receipts(); len(list) > n && list[n].EndedAt != nil {
-			return list[n]
-		}
-		select {
-		case <-tick.C:
-		case <-t.Context().Done():
-			t.Fatalf("receipt %d of %+v is not closed", n, e.Receipts())
-		}
-	}
+	testkit.Until(t, fmt.Sprintf("receipt %d closed", n), func() bool {
+		list := e.Receipts()
+		return len(list) > n && list[n].EndedAt != nil
+	}, func() string { return fmt.Sprintf("%+v", e.Receipts()) })
+	return e.Receipts()[n]
 }
 
 // answer is what the tests read of any OpenAI answer.

@@ -17,12 +17,17 @@ import (
 // machine on which other tests run.
 const Patience = 20 * time.Second
 
-const look = time.Millisecond
+// The pauses between looks are a sixteenth of the time waited so far, so that what is
+// soon is seen at once and what is late costs nothing.
+const (
+	firstPause   = time.Millisecond
+	longestPause = 100 * time.Millisecond
+)
 
 // Until waits for something that nothing announces: a state behind a real socket or
-// in another process. It asks once a millisecond whether it is so. After [Patience]
-// it fails the test, with what it waited for and what the states say then. In a
-// synctest bubble use synctest.Wait.
+// in another process. It asks again and again whether it is so. After [Patience] it
+// fails the test, with what it waited for and what the states say then. In a synctest
+// bubble use synctest.Wait.
 func Until(tb testing.TB, what string, is func() bool, states ...func() string) {
 	tb.Helper()
 	Within(tb, Patience, what, is, states...)
@@ -31,10 +36,10 @@ func Until(tb testing.TB, what string, is func() bool, states ...func() string) 
 // Within is [Until] with a limit that is part of what is tested.
 func Within(tb testing.TB, limit time.Duration, what string, is func() bool, states ...func() string) {
 	tb.Helper()
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for deadline := time.Now().Add(limit); !is(); <-tick.C {
-		if time.Now().Before(deadline) {
+	for begin := time.Now(); !is(); {
+		waited := time.Since(begin)
+		if waited < limit {
+			time.Sleep(min(max(waited/16, firstPause), longestPause))
 			continue
 		}
 		var now strings.Builder
@@ -43,4 +48,12 @@ func Within(tb testing.TB, limit time.Duration, what string, is func() bool, sta
 		}
 		tb.Fatalf("after %v still not: %s%s", limit, what, now.String())
 	}
+}
+
+// Pass lets real time pass: a peer that takes its time, when what others do meanwhile
+// is what is tested, or what gives no sign at all. Why says which. Where there is a
+// sign, wait for it with [Until]; where there is no socket, use a synctest bubble.
+func Pass(d time.Duration, why string) {
+	_ = why // for who reads the test
+	time.Sleep(d)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"pointsman/internal/testkit"
 	"pointsman/prompt"
 	"pointsman/prompt/local"
 )
@@ -23,14 +24,10 @@ func loaded(t *testing.T, tok *local.Tokenizer) {
 	t.Helper()
 	r := scan(t, prompt.Completions, `{"model":"m","prompt":"hello"}`)
 	r.Base = "m"
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); <-tick.C {
-		if _, err := tok.Tokenize(t.Context(), r, nil); err == nil || errors.Is(err, local.ErrDeclined) {
-			return
-		}
-	}
-	t.Fatal("the model is not loaded")
+	testkit.Until(t, "the model loaded", func() bool {
+		_, err := tok.Tokenize(t.Context(), r, nil)
+		return err == nil || errors.Is(err, local.ErrDeclined)
+	})
 }
 
 // prepare makes what the picker gets of a body, for blocks of four tokens.

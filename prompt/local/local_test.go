@@ -3,6 +3,7 @@ package local_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"pointsman/internal/testkit"
 	"pointsman/prompt"
 	"pointsman/prompt/audit"
 	"pointsman/prompt/local"
@@ -92,19 +94,12 @@ func scan(t *testing.T, kind prompt.Kind, body string) *prompt.Request {
 // ask repeats until the answer is as wanted: a model is loaded beside requests.
 func ask(t *testing.T, tok prompt.Tokenizer, r *prompt.Request, want []uint32) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		got, err := tok.Tokenize(t.Context(), r, nil)
-		if err == nil && slices.Equal(got, want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("ids %v, error %v; want %v", got, err, want)
-		}
-		<-tick.C
-	}
+	var got []uint32
+	var err error
+	testkit.Until(t, fmt.Sprintf("the ids %v", want), func() bool {
+		got, err = tok.Tokenize(t.Context(), r, nil)
+		return err == nil && slices.Equal(got, want)
+	}, func() string { return fmt.Sprintf("ids %v, error %v", got, err) })
 }
 
 func encode(t *testing.T, dir, text string, specials tokens.Specials) []uint32 {

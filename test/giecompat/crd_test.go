@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 )
 
 // api is a real API server.
@@ -69,15 +70,13 @@ func (a *api) create(path string, obj any) {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	testkit.Until(a.t, "the resource of "+path, func() bool {
 		code, said := a.try(http.MethodPost, path, "application/json", body)
-		switch {
-		case code < 300:
-			return
-		case code != http.StatusNotFound && code < 500 || time.Now().After(deadline):
+		if code >= 300 && code < 500 && code != http.StatusNotFound {
 			a.t.Fatalf("POST %s: %d %s", path, code, said)
 		}
-	}
+		return code < 300
+	})
 }
 
 func (a *api) patch(path, body string) {
@@ -160,9 +159,5 @@ func TestARealAPIServer(t *testing.T) {
 
 func (w *world) eventually(what string, is func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(90 * time.Second); !is(); time.Sleep(200 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("still not: %s", what)
-		}
-	}
+	testkit.Within(w.t, 90*time.Second, what, is)
 }

@@ -3,6 +3,7 @@ package giecompat
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/gateway-api-inference-extension/test/integration"
 
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 )
 
 const (
@@ -147,17 +149,12 @@ func (w *world) awaitReady() {
 	w.t.Helper()
 	client := healthpb.NewHealthClient(w.conn)
 	for _, name := range []string{"", "liveness", "readiness", "inference-extension", "envoy.service.ext_proc.v3.ExternalProcessor"} {
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		testkit.Until(w.t, fmt.Sprintf("health %q", name), func() bool {
+			ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
+			defer cancel()
 			r, err := client.Check(ctx, &healthpb.HealthCheckRequest{Service: name}, grpc.WaitForReady(true))
-			cancel()
-			if err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING {
-				break
-			}
-			if time.Now().After(deadline) {
-				w.t.Fatalf("health %q: %v, %v", name, r, err)
-			}
-		}
+			return err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING
+		})
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pointsman/fleet"
+	"pointsman/internal/testkit"
 	httpreports "pointsman/plugins/reports/http"
 	"pointsman/reports"
 	"pointsman/wire"
@@ -36,21 +37,6 @@ func (s *sink) has(worker string, n int) bool {
 	defer s.mu.Unlock()
 	got, told := s.others[worker]
 	return told && got == n
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	late := time.NewTimer(20 * time.Second)
-	defer late.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-late.C:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
 }
 
 // start runs f until stop or the end of the test.
@@ -109,25 +95,25 @@ func TestAPickerFollowsEveryForwarder(t *testing.T) {
 	b := reports.NewBoard("A", s)
 	sub := httpreports.NewSubscriber(store, b, 8000, nil, slog.New(slog.DiscardHandler))
 	stop := start(t, sub.Run)
-	eventually(t, "idle workers are spoken for", func() bool { return s.has("w1", 0) && s.has("w2", 0) })
-	eventually(t, "all have been asked", func() bool { return sub.Pending() == 0 })
+	testkit.Until(t, "idle workers are spoken for", func() bool { return s.has("w1", 0) && s.has("w2", 0) })
+	testkit.Until(t, "all have been asked", func() bool { return sub.Pending() == 0 })
 	if b.Heard("w3", time.Now()) {
 		t.Error("a foreign worker is heard")
 	}
 	f := one.Open(reports.Pick{Ref: reports.Ref{Picker: "B", Pick: 1}})
 	f.At(time.Now(), "w1", -1, true)
-	eventually(t, "B's request is seen", func() bool { return s.has("w1", 1) })
-	eventually(t, "the forwarder knows who listens", func() bool { return len(one.hub.Pickers()) == 1 })
+	testkit.Until(t, "B's request is seen", func() bool { return s.has("w1", 1) })
+	testkit.Until(t, "the forwarder knows who listens", func() bool { return len(one.hub.Pickers()) == 1 })
 	feed.Delete("w2")
-	eventually(t, "a departed worker's forwarder is left", func() bool { return len(two.hub.Pickers()) == 0 })
+	testkit.Until(t, "a departed worker's forwarder is left", func() bool { return len(two.hub.Pickers()) == 0 })
 
 	one.hub.Drain()
 	if len(one.hub.Pickers()) != 1 {
 		t.Error("a forwarder that drains hides the end of its last request")
 	}
 	f.Close(time.Now(), &reports.Done{})
-	eventually(t, "the last end is told", func() bool { return s.has("w1", 0) })
-	eventually(t, "then the stream ends", func() bool { return len(one.hub.Pickers()) == 0 })
+	testkit.Until(t, "the last end is told", func() bool { return s.has("w1", 0) })
+	testkit.Until(t, "then the stream ends", func() bool { return len(one.hub.Pickers()) == 0 })
 	stop()
 }
 
@@ -169,9 +155,9 @@ func TestASlowSubscriberIsCutOff(t *testing.T) {
 	if _, err = slow.Write([]byte("GET " + httpreports.Path + "?picker=slow HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it listens", func() bool { return len(f.hub.Pickers()) == 1 })
+	testkit.Until(t, "it listens", func() bool { return len(f.hub.Pickers()) == 1 })
 	big := &reports.Report{Source: "f1", Beat: time.Second, Pickers: []string{strings.Repeat("x", 1<<20)}}
-	eventually(t, "it is gone", func() bool {
+	testkit.Until(t, "it is gone", func() bool {
 		big.Seq++
 		f.hub.Publish(big)
 		return len(f.hub.Pickers()) == 0

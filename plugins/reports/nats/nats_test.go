@@ -9,6 +9,7 @@ import (
 
 	"pointsman/internal/broker"
 	"pointsman/internal/testfleet"
+	"pointsman/internal/testkit"
 	"pointsman/plugins/reports/nats"
 	"pointsman/reports"
 )
@@ -30,21 +31,6 @@ func (s *sink) Done(*reports.Done, time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done++
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	late := time.NewTimer(20 * time.Second)
-	defer late.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-late.C:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
 }
 
 // start runs f until the test is over.
@@ -99,17 +85,17 @@ func TestPickersSeeOneFleetOverABroker(t *testing.T) {
 	b, _ := picker("B")
 	one := tally.Open(reports.Pick{Ref: reports.Ref{Picker: "A", Pick: 1}})
 	one.At(time.Now(), "w", -1, true)
-	eventually(t, "B sees A's request", has(b, 1))
-	eventually(t, "A does not see its own as another's", has(a, 0))
+	testkit.Until(t, "B sees A's request", has(b, 1))
+	testkit.Until(t, "A does not see its own as another's", has(a, 0))
 	c, _ := picker("C")
-	eventually(t, "a new replica is told", has(c, 1))
-	eventually(t, "all know of three", func() bool { return boardA.Replicas(time.Now()) == 3 })
+	testkit.Until(t, "a new replica is told", has(c, 1))
+	testkit.Until(t, "all know of three", func() bool { return boardA.Replicas(time.Now()) == 3 })
 
 	server.Stop(t)
 	one.Close(time.Now(), &reports.Done{Status: 200})
 	server.Start(t)
-	eventually(t, "the end comes over when the broker is back", has(b, 0))
-	eventually(t, "and is told to whose it is", func() bool {
+	testkit.Until(t, "the end comes over when the broker is back", has(b, 0))
+	testkit.Until(t, "and is told to whose it is", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return a.done > 0
