@@ -22,6 +22,9 @@ type Trust struct {
 	WorkerCertPath string // directory with the certificate shown to workers; "" shows none
 	WorkerCA       string // CA file of https workers; "" for the system's
 
+	ForwarderCA   string // CA file of forwarders whose port speaks TLS; "" asks them in plain HTTP
+	ForwarderName string // what their certificates are for; "" for each one's host
+
 	SaltMode    trust.SaltMode
 	SaltKeyFile string // key that cache salts are derived with
 
@@ -40,6 +43,8 @@ func (c *Config) trustRows() []setting {
 		{name: "tls-min-version", group: "Trust", in: Both, usage: "oldest TLS spoken to who connects. Envoy speaks no more than 1.2 to upstreams unless told so (tls_maximum_protocol_version), which is why the EPP's default is 1.2; the forwarder's is 1.3", value: oneOf(&t.MinTLS, "1.2", "1.3")},
 		{name: "worker-cert-path", group: "Trust", in: Forwarder, usage: "directory with tls.crt and tls.key, shown to workers with an https URL; read again when they change", value: stringValue(&t.WorkerCertPath)},
 		{name: "worker-ca-file", group: "Trust", in: Forwarder, usage: "CA of workers with an https URL; empty for the system's", value: stringValue(&t.WorkerCA)},
+		{name: "forwarder-ca-file", group: "Trust", in: Both, usage: "CA of forwarders whose port speaks TLS (their --cert-path): load reports over HTTP are asked for by https then; empty for plain http", value: stringValue(&t.ForwarderCA)},
+		{name: "forwarder-tls-name", group: "Trust", in: Both, usage: "the DNS name that these certificates are for; empty for the host or address of each", value: stringValue(&t.ForwarderName)},
 		{name: "allow-address-cidrs", group: "Trust", in: Both, usage: "networks, with commas, that workers may be in although no worker should be: link-local, metadata services, multicast, unspecified; loopback, unless discovery is static or itself on this machine", value: prefixesValue(&t.AllowAddresses)},
 		{name: "cache-salt-mode", group: "Trust", in: Both, usage: "cache_salt of requests: the client's own (pass), one derived of the tenant and the client's own, in its place (tenant), or 400 without one (require). Same on EPP and forwarders", value: oneOf((*string)(&t.SaltMode), "pass", "tenant", "require")},
 		{name: "cache-salt-key-file", group: "Trust", in: Both, usage: "file with the key that salts are derived with, for --cache-salt-mode tenant; the first line counts", value: stringValue(&t.SaltKeyFile)},
@@ -173,6 +178,9 @@ func (c *Config) validateTrust() []error {
 	}
 	if c.Program&EPP != 0 && t.ClientCA != "" && c.CertPath == "" {
 		errs = append(errs, errors.New("--client-ca-file needs --cert-path: who must prove who they are should see the same of us"))
+	}
+	if t.ForwarderName != "" && t.ForwarderCA == "" {
+		errs = append(errs, errors.New("--forwarder-tls-name without --forwarder-ca-file: forwarders are asked in plain http then"))
 	}
 	if t.SaltMode == trust.SaltTenant && (t.SaltKeyFile == "" || c.Forward.Admission.Tenant == "") {
 		errs = append(errs, errors.New("--cache-salt-mode tenant needs --cache-salt-key-file and --tenant-header, a header that is verified before it comes here"))

@@ -375,4 +375,3 @@ func (f *poolFleet) ports(n, control int) map[string]int {
 	}
 	return by
 }
-

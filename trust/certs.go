@@ -94,16 +94,18 @@ func (c *Certs) Expires() time.Time { return c.current().expires }
 // Server returns a configuration that presents the certificate in force.
 func (c *Certs) Server(p ServerPolicy) *tls.Config {
 	return &tls.Config{
-		MinVersion: p.MinVersion,
-		NextProtos: p.Protocols,
+		MinVersion:             p.MinVersion,
+		NextProtos:             p.Protocols,
+		SessionTicketsDisabled: true,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			return c.serverConfig(p)
 		},
 	}
 }
 
-// serverConfig makes one configuration of each reading, so that sessions of a CA
-// that is gone are not resumed.
+// serverConfig makes one configuration of each reading. Sessions are not resumed:
+// a client that resumes one looks at no certificate, and so would go on with one
+// that has ended, or with a CA that is gone.
 func (c *Certs) serverConfig(p ServerPolicy) (*tls.Config, error) {
 	now := c.current()
 	if now.cert == nil {
@@ -114,7 +116,7 @@ func (c *Certs) serverConfig(p ServerPolicy) (*tls.Config, error) {
 	if now.server == nil {
 		now.server = &tls.Config{
 			MinVersion: p.MinVersion, NextProtos: p.Protocols,
-			Certificates: []tls.Certificate{*now.cert}, ClientCAs: now.roots,
+			Certificates: []tls.Certificate{*now.cert}, ClientCAs: now.roots, SessionTicketsDisabled: true,
 		}
 		switch {
 		case now.roots != nil && p.RequireClient:

@@ -169,6 +169,18 @@ func TestCertificatesAreReadAgainWhenTheyChange(t *testing.T) {
 	if strings.Count(log.String(), "unusable") != 1 {
 		t.Errorf("log %s", log)
 	}
+	// A client that keeps its sessions sees the next certificate as well.
+	caching := client.Client().Clone()
+	caching.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+	for range 2 {
+		if _, serverErr, clientErr := shake(t, conf, caching); serverErr != nil || clientErr != nil {
+			t.Fatalf("server says %v, client says %v", serverErr, clientErr)
+		}
+	}
+	issue(a, "server", time.Now().Add(-time.Minute))
+	if state, _, clientErr := shake(t, conf, caching); clientErr == nil || state.DidResume {
+		t.Errorf("a certificate that has ended serves who was here before, resumed %t", state.DidResume)
+	}
 	// Another CA for both ends: who has the old one is a stranger.
 	b := testfleet.NewAuthority(t)
 	b.Dir, b.At = a.Dir, time.Now().Add(time.Minute)

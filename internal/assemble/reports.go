@@ -79,6 +79,11 @@ func (c *Core) newLoads(cfg *config.Config) (collector, error) {
 	}
 	if l.board != nil && (mode == reports.HTTP || mode == reports.Auto && cfg.Program == config.EPP) {
 		l.subs = httpreports.NewSubscriber(c.Store, l.board, cfg.Picker.DestinationPort, l.silent, c.Log)
+		if secured, err := c.forwarderTLS(); err != nil {
+			return nil, err
+		} else if secured != nil {
+			l.subs.Secure(secured)
+		}
 	}
 	if l.board == nil {
 		return nil, nil //nolint:nilnil // who only tells has no numbers of its own

@@ -75,6 +75,27 @@ func (c *Core) workerTLS() (func() *tls.Config, error) {
 	return certs.Client, certs.Register(c.Registry)
 }
 
+// forwarderTLS returns the source of the configuration for forwarders whose port
+// speaks TLS; nil when it does not.
+func (c *Core) forwarderTLS() (func() *tls.Config, error) {
+	t := &c.Config.Trust
+	if t.ForwarderCA == "" {
+		return nil, nil //nolint:nilnil // plain HTTP is a valid setting
+	}
+	certs, err := trust.OpenCerts("forwarders", trust.Files{CA: t.ForwarderCA}, c.Log)
+	if err != nil {
+		return nil, err
+	}
+	return func() *tls.Config {
+		cfg := certs.Client()
+		if t.ForwarderName != "" {
+			cfg = cfg.Clone()
+			cfg.ServerName = t.ForwarderName
+		}
+		return cfg
+	}, nil
+}
+
 // guard keeps workers out of the fleet that are where no worker can be.
 func (c *Core) guard() {
 	addresses := c.Config.Addresses()

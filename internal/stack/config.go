@@ -39,6 +39,10 @@ type Config struct {
 	// as a gateway with subset load balancing would; see [HeaderSubsetText].
 	Subsets bool
 
+	// Edit changes the bootstrap after all else, with what a test alone wants; nil
+	// for nothing.
+	Edit func(bootstrap map[string]any) error
+
 	// Retries is how often Envoy may send a request again, to the next endpoint of
 	// an EPP's list; 0 as the bootstraps are shipped.
 	Retries int

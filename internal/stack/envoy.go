@@ -42,6 +42,8 @@ type Addresses struct {
 	Unseen    bool // response bodies are not shown to the EPP
 	Subsets   bool // requests name their subset: HeaderSubsetText
 	Retries   int  // of Envoy, which the samples have not: the EPP's fallbacks need them
+
+	Edit func(bootstrap map[string]any) error // the last change; nil for none
 }
 
 // YAML returns the sample bootstrap with its addresses replaced by a.
@@ -74,6 +76,9 @@ func (b Bootstrap) YAML(a Addresses) ([]byte, error) {
 	if a.Unguarded {
 		err = errors.Join(err, dropFilter(doc, "envoy.filters.http.header_mutation"))
 	}
+	if a.Edit != nil {
+		err = errors.Join(err, a.Edit(doc))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap %s: %w", b, err)
 	}
@@ -102,6 +107,29 @@ func at(doc map[string]any, path ...any) map[string]any {
 	return asMap(node)
 }
 
+// Cluster returns a cluster of a bootstrap; nil when there is none of that name.
+func Cluster(bootstrap map[string]any, name string) map[string]any {
+	clusters, _ := at(bootstrap, "static_resources")["clusters"].([]any)
+	for _, c := range clusters {
+		if asMap(c)["name"] == name {
+			return asMap(c)
+		}
+	}
+	return nil
+}
+
+// Filter returns the settings of an HTTP filter of a bootstrap's listener; nil when
+// there is none of that name.
+func Filter(bootstrap map[string]any, name string) map[string]any {
+	filters, _ := manager(bootstrap)["http_filters"].([]any)
+	for _, f := range filters {
+		if asMap(f)["name"] == name {
+			return at(asMap(f), "typed_config")
+		}
+	}
+	return nil
+}
+
 // manager returns the settings of the listener's HTTP connection manager.
 func manager(doc map[string]any) map[string]any {
 	return at(doc, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config")
@@ -119,15 +147,9 @@ func allowRetries(doc map[string]any, n int) error {
 
 // hideBodies keeps the bodies of responses from the EPP.
 func hideBodies(doc map[string]any) error {
-	filters, _ := manager(doc)["http_filters"].([]any)
-	for _, f := range filters {
-		if asMap(f)["name"] != "envoy.filters.http.ext_proc" {
-			continue
-		}
-		if mode := at(asMap(f), "typed_config", "processing_mode"); mode != nil {
-			mode["response_body_mode"], mode["response_trailer_mode"] = "NONE", "SKIP"
-			return nil
-		}
+	if mode := at(Filter(doc, "envoy.filters.http.ext_proc"), "processing_mode"); mode != nil {
+		mode["response_body_mode"], mode["response_trailer_mode"] = "NONE", "SKIP"
+		return nil
 	}
 	return errors.New("the sample has no ext_proc filter with a processing mode")
 }

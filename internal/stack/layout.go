@@ -127,7 +127,11 @@ func (s *Stack) newWorker(i int, cfg WorkerConfig) *Worker {
 		"--discovery-backend", "etcd", "--etcd-endpoint", s.etcdFor(),
 		"--log-level", "debug",
 	}, s.requestFlags(), s.eventFlags(), s.cfg.ForwarderArgs)
-	w.Forwarder.ready = httpOK(s.client, w.ForwarderURL+"/ready")
+	ready := w.ForwarderURL
+	if slices.Contains(s.cfg.ForwarderArgs, "--cert-path") { // then that port speaks TLS
+		ready = w.ForwarderAdmin
+	}
+	w.Forwarder.ready = httpOK(s.client, ready+"/ready")
 	return w
 }
 

@@ -90,7 +90,7 @@ func prepare(cfg Config) (*Stack, error) {
 
 // newEnvoy writes the bootstrap; nothing runs yet.
 func (s *Stack) newEnvoy() (*Service, error) {
-	a := Addresses{Gateway: strings.TrimPrefix(s.URL, "http://"), Admin: strings.TrimPrefix(s.AdminURL, "http://"), Unguarded: s.cfg.Unguarded, Unseen: s.cfg.Unseen, Subsets: s.cfg.Subsets, Retries: s.cfg.Retries}
+	a := Addresses{Gateway: strings.TrimPrefix(s.URL, "http://"), Admin: strings.TrimPrefix(s.AdminURL, "http://"), Unguarded: s.cfg.Unguarded, Unseen: s.cfg.Unseen, Subsets: s.cfg.Subsets, Retries: s.cfg.Retries, Edit: s.cfg.Edit}
 	for _, e := range s.EPPs {
 		a.EPPs = append(a.EPPs, e.GRPC)
 	}

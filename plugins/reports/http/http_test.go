@@ -3,16 +3,22 @@ package http_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"pointsman/fleet"
+	"pointsman/internal/testfleet"
 	"pointsman/internal/testkit"
 	httpreports "pointsman/plugins/reports/http"
 	"pointsman/reports"
@@ -115,6 +121,59 @@ func TestAPickerFollowsEveryForwarder(t *testing.T) {
 	testkit.Until(t, "the last end is told", func() bool { return s.has("w1", 0) })
 	testkit.Until(t, "then the stream ends", func() bool { return len(one.hub.Pickers()) == 0 })
 	stop()
+}
+
+// Forwarders whose port speaks TLS are heard over it, when their certificate is the
+// one that was asked for; one of another CA or name is not listened to.
+func TestForwardersAreHeardOverTLS(t *testing.T) {
+	a, stranger := testfleet.NewAuthority(t), testfleet.NewAuthority(t)
+	f := newForwarder(t, "f1")
+	cert, key, ca := a.Issue("forwarder", time.Now().Add(time.Hour))
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(httpreports.Path, f.hub)
+	srv := httptest.NewUnstartedServer(mux)
+	srv.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	store := new(fleet.Store)
+	fleet.NewFeed(store).Replace([]*fleet.Worker{{ID: "w1", Host: "h", Endpoint: strings.TrimPrefix(srv.URL, "https://"), DPRank: -1}})
+	_, _, other := stranger.Issue("forwarder", time.Now().Add(time.Hour))
+	for _, tc := range []struct {
+		name, ca, server string
+		heard            bool
+	}{
+		{"the CA, and the name of the certificate", ca, "forwarder", true},
+		{"the CA, and the endpoint's address", ca, "", true},
+		{"another name", ca, "somebody", false},
+		{"another CA", other, "forwarder", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			raw, err := os.ReadFile(tc.ca)
+			if err != nil {
+				t.Fatal(err)
+			}
+			roots := x509.NewCertPool()
+			roots.AppendCertsFromPEM(raw)
+			s := &sink{others: map[string]int{}}
+			sub := httpreports.NewSubscriber(store, reports.NewBoard("A", s), 8000, nil, slog.New(slog.DiscardHandler))
+			sub.Secure(func() *tls.Config {
+				return &tls.Config{RootCAs: roots, ServerName: tc.server, MinVersion: tls.VersionTLS13}
+			})
+			stop := start(t, sub.Run)
+			testkit.Until(t, "the forwarder has been asked", func() bool { return sub.Pending() == 0 })
+			if tc.heard {
+				testkit.Until(t, "its worker is spoken for", func() bool { return s.has("w1", 0) })
+			} else if s.has("w1", 0) {
+				t.Error("it is heard")
+			}
+			stop()
+		})
+	}
 }
 
 func TestTheEndpointIsForPickersAlone(t *testing.T) {

@@ -3,6 +3,7 @@ package http
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -42,6 +43,7 @@ type Subscriber struct {
 	want  func(worker string) bool
 	log   *slog.Logger
 	http  *http.Client
+	url   string // scheme and "://"
 
 	mu   sync.Mutex
 	ends map[string]*endpoint // by host:port
@@ -58,12 +60,34 @@ type endpoint struct {
 func NewSubscriber(store *fleet.Store, board *reports.Board, port int, want func(worker string) bool, log *slog.Logger) *Subscriber {
 	d := &net.Dialer{Timeout: dialTimeout}
 	return &Subscriber{
-		store: store, board: board, port: port, want: want, log: log, ends: map[string]*endpoint{},
+		store: store, board: board, port: port, want: want, log: log, ends: map[string]*endpoint{}, url: "http://",
 		http: &http.Client{Transport: &http.Transport{
 			DialContext: d.DialContext, ResponseHeaderTimeout: headTimeout,
 			DisableCompression: true, MaxIdleConnsPerHost: -1, Proxy: nil,
 		}},
 	}
+}
+
+// Secure has the forwarders asked over TLS, by what conf returns at each dial; where
+// that names no server, the certificate must be for the endpoint's host. Call it
+// before Run.
+func (s *Subscriber) Secure(conf func() *tls.Config) {
+	s.url = "https://"
+	transport := &http.Transport{ResponseHeaderTimeout: headTimeout, DisableCompression: true, MaxIdleConnsPerHost: -1, Proxy: nil}
+	transport.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		cfg := conf()
+		if cfg.ServerName == "" {
+			host, _, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, fmt.Errorf("endpoint %s: %w", addr, err)
+			}
+			cfg = cfg.Clone()
+			cfg.ServerName = host
+		}
+		d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: cfg}
+		return d.DialContext(ctx, network, addr)
+	}
+	s.http = &http.Client{Transport: transport}
 }
 
 // Run follows the fleet until ctx is done, and returns nil when all has ended.
@@ -143,7 +167,7 @@ func (s *Subscriber) settled(e *endpoint) {
 func (s *Subscriber) listen(ctx context.Context, e *endpoint, dest, worker string) (reported bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+dest+Path+"?picker="+url.QueryEscape(s.board.Me())+"&worker="+url.QueryEscape(worker), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+dest+Path+"?picker="+url.QueryEscape(s.board.Me())+"&worker="+url.QueryEscape(worker), nil)
 	if err != nil {
 		return false, fmt.Errorf("endpoint %s: %w", dest, err)
 	}
