@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"pointsman/internal/spell"
 )
 
 // Misspelt returns a warning for each variable of environ (as os.Environ gives
@@ -24,7 +26,7 @@ func (c *Config) Misspelt(environ []string) []string {
 			continue
 		}
 		for _, k := range known {
-			if distance(name, k) <= 2 {
+			if spell.Distance(name, k) <= 2 {
 				out = append(out, fmt.Sprintf("variable %s is not read: did you mean %s?", name, k))
 				break
 			}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"pointsman/internal/spell"
 )
 
 // entry is one value of the file.
@@ -149,7 +151,7 @@ func nearestKey(key string, rows []setting) string {
 	best, at := 1<<30, ""
 	for i := range rows {
 		for _, k := range append([]string{rows[i].name}, rows[i].aliases...) {
-			if d := distance(folded, strings.ToLower(strings.ReplaceAll(k, "_", "-"))); d < best {
+			if d := spell.Distance(folded, strings.ToLower(strings.ReplaceAll(k, "_", "-"))); d < best {
 				best, at = d, k
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"pointsman/internal/spell"
 )
 
 // Program is the binary that a setting belongs to.
@@ -377,7 +379,7 @@ func Env(flagName string) string {
 func suggest(s string, words []string) string {
 	best, at := 4, ""
 	for _, w := range words {
-		if d := distance(s, w); d < best && d <= max(1, len(w)/3) {
+		if d := spell.Distance(s, w); d < best && d <= max(1, len(w)/3) {
 			best, at = d, w
 		}
 	}
@@ -385,24 +387,4 @@ func suggest(s string, words []string) string {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean %q?", at)
-}
-
-// distance is the Levenshtein distance of a and b in bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			next := diagonal
-			if a[i] != b[j] {
-				next = 1 + min(diagonal, row[j], row[j+1])
-			}
-			diagonal, row[j+1] = row[j+1], next
-		}
-	}
-	return row[len(b)]
 }

@@ -8,6 +8,7 @@
 package broker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -48,12 +49,8 @@ func DefaultConfig() Config {
 // WithDefaults returns c with what it leaves out.
 func (c Config) WithDefaults() Config {
 	d := DefaultConfig()
-	if c.Server == "" {
-		c.Server = d.Server
-	}
-	if c.InboxPrefix == "" {
-		c.InboxPrefix = d.InboxPrefix
-	}
+	c.Server = cmp.Or(c.Server, d.Server)
+	c.InboxPrefix = cmp.Or(c.InboxPrefix, d.InboxPrefix)
 	return c
 }
 

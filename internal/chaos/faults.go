@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pointsman/internal/history"
+	"pointsman/internal/retry"
 )
 
 // breakage carries out a schedule.
@@ -29,7 +30,7 @@ func (b *breakage) run(ctx context.Context, plan Schedule, start time.Time) {
 	var wg sync.WaitGroup
 	for _, s := range plan {
 		wg.Go(func() {
-			if !wait(ctx, time.Until(start.Add(s.At))) {
+			if !retry.Sleep(ctx, time.Until(start.Add(s.At))) {
 				return
 			}
 			b.step(ctx, s, start)
@@ -53,7 +54,7 @@ func (b *breakage) step(ctx context.Context, s Step, start time.Time) {
 	}
 	b.say("%6.2fs %s", time.Since(start).Seconds(), s)
 	err := b.begin(ctx, s)
-	wait(ctx, s.For)
+	retry.Sleep(ctx, s.For)
 	// What is broken is healed even when the run is being given up.
 	if healed := b.heal(context.WithoutCancel(ctx), s); err == nil {
 		err = healed
@@ -88,18 +89,6 @@ func (b *breakage) say(format string, args ...any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	fmt.Fprintf(b.out, format+"\n", args...)
-}
-
-// wait returns false when ctx ends first.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // overNATS reports whether requests reach worker i through the broker: then its

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pointsman/internal/history"
+	"pointsman/internal/retry"
 )
 
 // Config is one run. Start from [DefaultConfig].
@@ -117,7 +118,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (*history.History, map[s
 	b.run(ctx, plan, time.Now())
 	h.Healed = time.Now()
 	h.Settled = h.Healed.Add(cfg.Settle)
-	wait(ctx, cfg.Settle+cfg.Judge)
+	retry.Sleep(ctx, cfg.Settle+cfg.Judge)
 	h.End = time.Now()
 	stopLoad()
 	parts.Wait()
@@ -134,7 +135,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (*history.History, map[s
 		return nil, nil, err
 	}
 	h.Counted = after - before
-	wait(ctx, cfg.Limits.Abort) // what must have ended by then has
+	retry.Sleep(ctx, cfg.Limits.Abort) // what must have ended by then has
 	h.Receipts, err = f.allReceipts(ctx)
 	return h, kinds, err
 }

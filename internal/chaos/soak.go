@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"pointsman/internal/retry"
 )
 
 // SoakReport is what a soak says: the worst program of each kind of leak.
@@ -159,7 +161,7 @@ func (f *fleet) footprints(ctx context.Context, base map[string]footprint) (map[
 		if base != nil && within(base, least) || time.Now().After(until) {
 			return least, nil
 		}
-		if !wait(ctx, time.Second) {
+		if !retry.Sleep(ctx, time.Second) {
 			return nil, ctx.Err()
 		}
 	}

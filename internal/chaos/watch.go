@@ -11,6 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"pointsman/internal/history"
+	"pointsman/internal/retry"
 )
 
 const sampleEvery = 250 * time.Millisecond
@@ -26,7 +27,7 @@ const (
 // not answer, because it restarts, calls none open.
 func (f *fleet) sample(ctx context.Context) []history.Sample {
 	var all []history.Sample
-	for wait(ctx, sampleEvery) {
+	for retry.Sleep(ctx, sampleEvery) {
 		for _, e := range f.EPPs {
 			s := history.Sample{At: time.Now(), Source: e.Name}
 			if m, err := f.Metrics(ctx, e.Admin); err == nil {
@@ -99,7 +100,7 @@ func (f *fleet) quiet(ctx context.Context, bound time.Duration) ([]history.Gauge
 		if err != nil || !busy || time.Now().After(until) {
 			return all, err
 		}
-		if !wait(ctx, 50*time.Millisecond) {
+		if !retry.Sleep(ctx, 50*time.Millisecond) {
 			return all, ctx.Err()
 		}
 	}

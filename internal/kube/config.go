@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -73,19 +74,11 @@ func (c Config) Validate() error {
 // WithDefaults returns c with the defaults in place of zeros.
 func (c Config) WithDefaults() Config {
 	d := DefaultConfig()
-	for _, f := range []struct{ to, from *time.Duration }{
-		{&c.Timeout, &d.Timeout},
-		{&c.WatchFor, &d.WatchFor},
-		{&c.Silence, &d.Silence},
-		{&c.Backoff, &d.Backoff},
-		{&c.MaxBackoff, &d.MaxBackoff},
-	} {
-		if *f.to == 0 {
-			*f.to = *f.from
-		}
-	}
-	if c.Page == 0 {
-		c.Page = d.Page
-	}
+	c.Timeout = cmp.Or(c.Timeout, d.Timeout)
+	c.WatchFor = cmp.Or(c.WatchFor, d.WatchFor)
+	c.Silence = cmp.Or(c.Silence, d.Silence)
+	c.Backoff = cmp.Or(c.Backoff, d.Backoff)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, d.MaxBackoff)
+	c.Page = cmp.Or(c.Page, d.Page)
 	return c
 }

@@ -5,12 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"pointsman/internal/retry"
 )
 
 // Handler is told what a [View] sees. Its methods are called by one goroutine,
@@ -51,7 +52,7 @@ type follower[T any] struct {
 // Follow lists and watches until ctx is done. No error ends it.
 func (v *View[T]) Follow(ctx context.Context, h Handler[T]) {
 	f := &follower[T]{View: v, handler: h}
-	wait := v.cfg.Backoff
+	backoff := retry.NewBackoff(v.cfg.Backoff, v.cfg.MaxBackoff)
 	for {
 		began := time.Now()
 		err := f.session(ctx)
@@ -59,7 +60,7 @@ func (v *View[T]) Follow(ctx context.Context, h Handler[T]) {
 			return // what ended the session is that we are asked to stop
 		}
 		if f.opened {
-			wait = v.cfg.Backoff
+			backoff.Reset()
 		}
 		if f.listed && routine(err) {
 			h.Ended(ctx, err, true, false)
@@ -76,10 +77,9 @@ func (v *View[T]) Follow(ctx context.Context, h Handler[T]) {
 			h.Ended(ctx, err, false, news)
 			f.lastErr = cmp.Or(text, f.lastErr)
 		}
-		if !pause(ctx, max(wait/2+rand.N(wait/2+1), asked(err, v.cfg.MaxBackoff))) { //nolint:gosec // spreads retries, keeps no secret
+		if !retry.Sleep(ctx, max(backoff.Next(), asked(err, v.cfg.MaxBackoff))) {
 			return
 		}
-		wait = min(2*wait, v.cfg.MaxBackoff)
 	}
 }
 
@@ -90,18 +90,6 @@ func asked(err error, most time.Duration) time.Duration {
 		return 0
 	}
 	return min(time.Duration(seconds)*time.Second, most)
-}
-
-// pause waits; it returns false when ctx is done before.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // session lists and follows until something breaks.
@@ -115,7 +103,7 @@ func (f *follower[T]) session(ctx context.Context) error {
 		if err := f.follow(ctx); err != nil {
 			return err
 		}
-		if time.Since(began) < f.cfg.Backoff && !pause(ctx, f.cfg.Backoff) {
+		if time.Since(began) < f.cfg.Backoff && !retry.Sleep(ctx, f.cfg.Backoff) {
 			return ctx.Err()
 		}
 	}

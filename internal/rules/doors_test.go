@@ -52,6 +52,8 @@ var doors = map[string]struct{ ours, outside []string }{
 // adapters have in common.
 var below = map[string][]string{
 	"internal/kube":   {"plugins"},           // those that read Kubernetes
+	"internal/spell":  {"plugins", "config"}, // those that read what people write
+	"internal/retry":  {"plugins"},           // those that try for ever
 	"internal/broker": {"plugins", "config"}, // those that speak over NATS, and who fills their settings
 }
 

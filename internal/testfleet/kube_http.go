@@ -2,18 +2,18 @@ package testfleet
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"pointsman/internal/retry"
 )
 
 // kubePage is what is left of a listing's snapshot.
@@ -37,7 +37,7 @@ func (k *Kube) serve(w http.ResponseWriter, r *http.Request) {
 	k.mu.Lock()
 	delay := k.delay
 	k.mu.Unlock()
-	if !sleep(r.Context(), delay) {
+	if !retry.Sleep(r.Context(), delay) {
 		return
 	}
 	resource, namespace, name, ok := k.resource(r.URL.Path)
@@ -51,20 +51,6 @@ func (k *Kube) serve(w http.ResponseWriter, r *http.Request) {
 		q.fail(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "only application/json is served")
 	default:
 		q.route()
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return true
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
 

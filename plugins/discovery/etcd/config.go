@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -72,17 +73,11 @@ func (c Config) Validate() error {
 
 func (c Config) withDefaults() Config {
 	d := DefaultConfig()
-	for _, f := range []struct{ to, from *time.Duration }{
-		{&c.Timeout, &d.Timeout},
-		{&c.Probe, &d.Probe},
-		{&c.Silence, &d.Silence},
-		{&c.Backoff, &d.Backoff},
-		{&c.MaxBackoff, &d.MaxBackoff},
-	} {
-		if *f.to == 0 {
-			*f.to = *f.from
-		}
-	}
+	c.Timeout = cmp.Or(c.Timeout, d.Timeout)
+	c.Probe = cmp.Or(c.Probe, d.Probe)
+	c.Silence = cmp.Or(c.Silence, d.Silence)
+	c.Backoff = cmp.Or(c.Backoff, d.Backoff)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, d.MaxBackoff)
 	return c
 }
 

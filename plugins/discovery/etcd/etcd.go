@@ -26,7 +26,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -34,6 +33,7 @@ import (
 	"go.uber.org/zap"
 
 	"pointsman/fleet"
+	"pointsman/internal/retry"
 	"pointsman/wire"
 )
 
@@ -73,7 +73,7 @@ var (
 // error ends it.
 func (s *Source) Watch(ctx context.Context, feed *fleet.Feed) error {
 	f := &follower{Source: s, feed: feed, bad: map[string]int64{}}
-	wait := s.cfg.Backoff
+	backoff := retry.NewBackoff(s.cfg.Backoff, s.cfg.MaxBackoff)
 	for {
 		err := f.session(ctx)
 		if ctx.Err() != nil {
@@ -81,17 +81,12 @@ func (s *Source) Watch(ctx context.Context, feed *fleet.Feed) error {
 		}
 		feed.Lost()
 		if f.listed {
-			wait = s.cfg.Backoff
+			backoff.Reset()
 		}
 		f.complain(ctx, err)
-		pause := time.NewTimer(wait/2 + rand.N(wait/2+1)) //nolint:gosec // spreads retries, keeps no secret
-		select {
-		case <-ctx.Done():
-			pause.Stop()
+		if !backoff.Pause(ctx) {
 			return nil
-		case <-pause.C:
 		}
-		wait = min(2*wait, s.cfg.MaxBackoff)
 	}
 }
 

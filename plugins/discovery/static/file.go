@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"pointsman/fleet"
+	"pointsman/internal/spell"
 	"pointsman/wire"
 )
 
@@ -200,41 +201,9 @@ func keys(node *yaml.Node, known []string) error {
 	var errs []error
 	for i := 0; i < len(node.Content); i += 2 {
 		key := node.Content[i]
-		if near := nearest(key.Value, known); near != key.Value {
+		if near := spell.Nearest(key.Value, known); near != key.Value {
 			errs = append(errs, fmt.Errorf("line %d: unknown key %q: did you mean %q?", key.Line, key.Value, near))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// nearest returns the known name with the fewest changes to name.
-func nearest(name string, known []string) string {
-	best, least := "", -1
-	for _, k := range known {
-		if d := distance(name, k); least < 0 || d < least {
-			best, least = k, d
-		}
-	}
-	return best
-}
-
-// distance is the number of bytes to insert, delete or replace to turn a into b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -146,17 +146,6 @@ func TestAllFaultsAreNamedAtOnce(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"url", "uri", 1}, {"kitten", "sitting", 3}} {
-		if got := distance(c.a, c.b); got != c.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
-		}
-	}
-}
-
 func FuzzParse(f *testing.F) {
 	f.Add("workers:\n- url: h:1\n  params: {a: [1]}\n")
 	f.Add("workers: [{url: 'http://[::1]:8000', kv_events: '*:1', role: decode}]")

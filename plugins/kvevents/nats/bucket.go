@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"pointsman/internal/retry"
 )
 
 // resetPurge is the reason of resets that the bucket asks for.
@@ -118,7 +120,7 @@ func (s *Subscriber) plant(at slot, f *feed, hashes []uint64, listed time.Time) 
 // deleted has lost its cache (Infera drops its view then).
 func (s *Subscriber) watchBucket(ctx context.Context, js jetstream.JetStream) {
 	const prefix = "$KV." + Bucket + "."
-	for wait := s.cfg.Backoff; ctx.Err() == nil; wait = min(2*wait, s.cfg.MaxBackoff) {
+	for backoff := retry.NewBackoff(s.cfg.Backoff, s.cfg.MaxBackoff); ctx.Err() == nil; {
 		stream, err := s.awaitStream(ctx, js, "KV_"+Bucket)
 		if err == nil {
 			var keys jetstream.MessagesContext
@@ -133,7 +135,7 @@ func (s *Subscriber) watchBucket(ctx context.Context, js jetstream.JetStream) {
 		}
 		if ctx.Err() == nil {
 			s.log.LogAttrs(ctx, slog.LevelDebug, "the bucket's keys are not followed; it is tried again", slog.Any("error", err))
-			pause(ctx, wait)
+			backoff.Pause(ctx)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -61,35 +62,17 @@ func DefaultConfig() Config {
 
 func (c Config) withDefaults() Config {
 	d := DefaultConfig()
-	for _, f := range []struct {
-		to   *time.Duration
-		from time.Duration
-	}{
-		{&c.ConnectWait, d.ConnectWait},
-		{&c.Backoff, d.Backoff},
-		{&c.MaxBackoff, d.MaxBackoff},
-		{&c.HoldFor, d.HoldFor},
-		{&c.Lead, d.Lead},
-		{&c.SeedFor, d.SeedFor},
-	} {
-		if *f.to == 0 {
-			*f.to = f.from
-		}
-	}
-	for _, f := range []struct {
-		to   *int
-		from int
-	}{
-		{&c.HoldMessages, d.HoldMessages},
-		{&c.HoldBytes, d.HoldBytes},
-		{&c.HoldWorkers, d.HoldWorkers},
-		{&c.HoldTotal, d.HoldTotal},
-		{&c.SeedBlocks, d.SeedBlocks},
-	} {
-		if *f.to == 0 {
-			*f.to = f.from
-		}
-	}
+	c.ConnectWait = cmp.Or(c.ConnectWait, d.ConnectWait)
+	c.Backoff = cmp.Or(c.Backoff, d.Backoff)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, d.MaxBackoff)
+	c.HoldFor = cmp.Or(c.HoldFor, d.HoldFor)
+	c.Lead = cmp.Or(c.Lead, d.Lead)
+	c.SeedFor = cmp.Or(c.SeedFor, d.SeedFor)
+	c.HoldMessages = cmp.Or(c.HoldMessages, d.HoldMessages)
+	c.HoldBytes = cmp.Or(c.HoldBytes, d.HoldBytes)
+	c.HoldWorkers = cmp.Or(c.HoldWorkers, d.HoldWorkers)
+	c.HoldTotal = cmp.Or(c.HoldTotal, d.HoldTotal)
+	c.SeedBlocks = cmp.Or(c.SeedBlocks, d.SeedBlocks)
 	return c
 }
 

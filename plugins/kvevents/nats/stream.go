@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"pointsman/internal/retry"
 )
 
 const (
@@ -48,7 +49,7 @@ type position struct {
 
 // followStream holds sessions with the broker until ctx is done.
 func (s *Subscriber) followStream(ctx context.Context) {
-	wait, down := s.cfg.Backoff, false
+	backoff, down := retry.NewBackoff(s.cfg.Backoff, s.cfg.MaxBackoff), false
 	for ctx.Err() == nil {
 		began := time.Now()
 		up, err := s.session(ctx)
@@ -65,25 +66,14 @@ func (s *Subscriber) followStream(ctx context.Context) {
 		}
 		s.metrics.reconnects.Inc()
 		if time.Since(began) > steady {
-			wait = s.cfg.Backoff
+			backoff.Reset()
 		}
 		if !down {
 			down = true
 			s.log.LogAttrs(ctx, slog.LevelWarn, "the stream of KV events is out of reach; it is tried again",
 				slog.String("server", s.cfg.Broker.Redacted()), slog.Any("error", err))
 		}
-		pause(ctx, wait/2+rand.N(wait/2+1)) //nolint:gosec // spreads retries, keeps no secret
-		wait = min(2*wait, s.cfg.MaxBackoff)
-	}
-}
-
-// pause waits for d, or until ctx is done.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
+		backoff.Pause(ctx)
 	}
 }
 
@@ -131,7 +121,8 @@ func (s *Subscriber) session(ctx context.Context) (up bool, err error) {
 // awaitStream returns a stream, which the first relay of a fleet creates. Its
 // error says that the broker is out of reach, or has no JetStream.
 func (s *Subscriber) awaitStream(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
-	for wait, said := s.cfg.Backoff, false; ; wait = min(2*wait, s.cfg.MaxBackoff) {
+	said := false
+	for backoff := retry.NewBackoff(s.cfg.Backoff, s.cfg.MaxBackoff); ; backoff.Pause(ctx) {
 		cctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectWait)
 		stream, err := js.Stream(cctx, name)
 		cancel()
@@ -142,7 +133,6 @@ func (s *Subscriber) awaitStream(ctx context.Context, js jetstream.JetStream, na
 			said = true
 			s.log.LogAttrs(ctx, slog.LevelDebug, "the broker has no such stream yet", slog.String("stream", name))
 		}
-		pause(ctx, wait)
 	}
 }
 

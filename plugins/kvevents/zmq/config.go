@@ -1,6 +1,7 @@
 package zmq
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -74,23 +75,13 @@ func (c Config) Validate() error {
 
 func (c Config) withDefaults() Config {
 	d := DefaultConfig()
-	for _, f := range []struct{ to, from *time.Duration }{
-		{&c.ReplayTimeout, &d.ReplayTimeout},
-		{&c.DialTimeout, &d.DialTimeout},
-		{&c.Backoff, &d.Backoff},
-		{&c.MaxBackoff, &d.MaxBackoff},
-		{&c.ResyncEvery, &d.ResyncEvery},
-		{&c.GiveUp, &d.GiveUp},
-	} {
-		if *f.to == 0 {
-			*f.to = *f.from
-		}
-	}
-	if c.MaxMessage == 0 {
-		c.MaxMessage = d.MaxMessage
-	}
-	if c.Topic == "" {
-		c.Topic = d.Topic
-	}
+	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, d.ReplayTimeout)
+	c.DialTimeout = cmp.Or(c.DialTimeout, d.DialTimeout)
+	c.Backoff = cmp.Or(c.Backoff, d.Backoff)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, d.MaxBackoff)
+	c.ResyncEvery = cmp.Or(c.ResyncEvery, d.ResyncEvery)
+	c.GiveUp = cmp.Or(c.GiveUp, d.GiveUp)
+	c.MaxMessage = cmp.Or(c.MaxMessage, d.MaxMessage)
+	c.Topic = cmp.Or(c.Topic, d.Topic)
 	return c
 }

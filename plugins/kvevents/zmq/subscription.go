@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"strings"
 	"time"
 
+	"pointsman/internal/retry"
 	"pointsman/kvindex"
 	"pointsman/wire"
 )
@@ -54,7 +54,7 @@ func (u *subscription) run(ctx context.Context) {
 	u.metrics.subscriptions.Inc()
 	defer u.settle()
 	defer u.metrics.subscriptions.Dec()
-	wait := u.cfg.Backoff
+	backoff := retry.NewBackoff(u.cfg.Backoff, u.cfg.MaxBackoff)
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := u.session(ctx)
@@ -65,19 +65,13 @@ func (u *subscription) run(ctx context.Context) {
 		u.lose(ctx, time.Now())
 		u.metrics.reconnects.Inc()
 		if time.Since(began) > steady {
-			wait = u.cfg.Backoff
+			backoff.Reset()
 		}
 		if !u.down {
 			u.down = true
 			u.log.LogAttrs(ctx, slog.LevelWarn, "a publisher of KV events is out of reach; it is tried again", slog.Any("error", err))
 		}
-		pause := time.NewTimer(wait/2 + rand.N(wait/2+1)) //nolint:gosec // spreads retries, keeps no secret
-		select {
-		case <-ctx.Done():
-		case <-pause.C:
-		}
-		pause.Stop()
-		wait = min(2*wait, u.cfg.MaxBackoff)
+		backoff.Pause(ctx)
 	}
 }
 

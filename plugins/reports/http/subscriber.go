@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"pointsman/fleet"
+	"pointsman/internal/retry"
 	"pointsman/reports"
 	"pointsman/wire"
 )
@@ -134,26 +134,25 @@ func (s *Subscriber) reconcile(ctx context.Context, wg *sync.WaitGroup) {
 
 // follow keeps a subscription to one endpoint.
 func (s *Subscriber) follow(ctx context.Context, e *endpoint, dest, worker string) {
-	wait := backoffLeast
+	backoff := retry.NewBackoff(backoffLeast, backoffMost)
 	for ctx.Err() == nil {
 		if s.want != nil && !s.want(worker) {
 			s.settled(e)
-			pause(ctx, wantEvery)
+			retry.Sleep(ctx, wantEvery)
 			continue
 		}
 		reported, err := s.listen(ctx, e, dest, worker)
 		s.settled(e)
-		switch {
-		case reported:
-			wait = backoffLeast
-		case errors.Is(err, errForeign):
+		if reported {
+			backoff.Reset()
+		}
+		wait := backoff.Next()
+		if errors.Is(err, errForeign) {
 			wait = foreignPause
-		default:
-			wait = min(2*wait, backoffMost)
 		}
 		s.log.LogAttrs(ctx, slog.LevelDebug, "load reports of a forwarder end",
 			slog.String("endpoint", dest), slog.String("worker_id", worker), slog.Any("error", err))
-		pause(ctx, wait/2+rand.N(wait)) //nolint:gosec // spread, not secrecy
+		retry.Sleep(ctx, wait)
 	}
 }
 
@@ -218,13 +217,4 @@ func (s *Subscriber) Pending() (missing int) {
 		}
 	}
 	return missing
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"pointsman/internal/broker"
+	"pointsman/internal/retry"
 	"pointsman/reports"
 	"pointsman/wire"
 )
@@ -78,12 +79,8 @@ func (l *Link) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // it has ended as it was to
 		}
 		l.log.LogAttrs(ctx, slog.LevelDebug, "load reports have no broker", slog.Any("error", err))
-		wait := time.NewTimer(reconnectWait)
-		select {
-		case <-ctx.Done():
-			wait.Stop()
+		if !retry.Sleep(ctx, reconnectWait) {
 			return nil
-		case <-wait.C:
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"pointsman/fleet"
 	"pointsman/forward"
+	"pointsman/internal/retry"
 	"pointsman/wire"
 )
 
@@ -79,20 +79,22 @@ func (t *Transport) Run(ctx context.Context) error {
 	chores.Go(func() { t.chores.run(rest, t) })
 	defer chores.Wait()
 	defer stop()
-	wait, down, again := firstWait, false, false
+	backoff, down, again := retry.NewBackoff(firstWait, longestWait), false, false
 	for ctx.Err() == nil {
 		l, err := t.dial(ctx)
 		if err == nil {
 			if again { // the workers come back in their own time
 				l.gather = time.Now().Add(gatherTime)
 			}
-			wait, down, again = firstWait, false, true
+			backoff.Reset()
+			down, again = false, true
 			t.serve(ctx, l)
 			continue
 		}
 		if ctx.Err() != nil {
 			break
 		}
+		wait := backoff.Next()
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
 			wait = max(wait, deniedWait)
 		}
@@ -103,8 +105,7 @@ func (t *Transport) Run(ctx context.Context) error {
 		}
 		t.log.LogAttrs(ctx, level, "nats broker not reached; it is tried again", slog.String("servers", t.cfg.Broker.Redacted()),
 			slog.Duration("retry_in", wait), slog.Any("error", err))
-		pause(ctx, wait/2+rand.N(wait)) //nolint:gosec // spread, not secrecy
-		wait = min(2*wait, longestWait)
+		retry.Sleep(ctx, wait)
 	}
 	return nil
 }
@@ -129,15 +130,6 @@ func (t *Transport) serve(ctx context.Context, l *link) {
 	t.link.Store(nil)
 	t.metrics.connected.Set(0)
 	l.end()
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // Do sends req to w and returns when the answer's status is known. See
