@@ -37,18 +37,19 @@ func (s *Set) Register(reg prometheus.Registerer) error {
 		stale:   desc("infera_router_worker_breaker_stale_results_total", "Results ignored because the circuit had changed its state since the request was sent."),
 		allOpen: desc("infera_router_worker_breaker_all_open_total", "Requests sent although the circuits of all candidates were open."),
 		pair:    desc("infera_router_pair_breaker_state", "State of the pair's circuit, unless it is closed: 1 half-open, 2 open.", "prefill", "decode"),
+		parted:  desc("infera_router_pair_breaker_open_until_seconds", "When the cooldown of the pair's circuit ends, in seconds since 1970, unless it is closed.", "prefill", "decode"),
 		pairs:   desc("infera_router_pair_trips_total", "How often a pair's circuit opened, failed probes included."),
 	})
 }
 
 type collector struct {
-	set                                                              *Set
-	state, trips, streak, until, probes, stale, allOpen, pair, pairs *prometheus.Desc
+	set                                                                      *Set
+	state, trips, streak, until, probes, stale, allOpen, pair, parted, pairs *prometheus.Desc
 }
 
 // Describe implements [prometheus.Collector].
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.state, c.trips, c.streak, c.until, c.probes, c.stale, c.allOpen, c.pair, c.pairs} {
+	for _, d := range []*prometheus.Desc{c.state, c.trips, c.streak, c.until, c.probes, c.stale, c.allOpen, c.pair, c.parted, c.pairs} {
 		ch <- d
 	}
 }
@@ -91,6 +92,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, circuit := range pairs {
 		if state := circuit.State(now); state != Closed {
 			send(ch, c.pair, prometheus.GaugeValue, float64(state), circuit.id, circuit.peer)
+			send(ch, c.parted, prometheus.GaugeValue, circuit.openUntil(), circuit.id, circuit.peer)
 		}
 	}
 }

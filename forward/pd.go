@@ -197,7 +197,7 @@ func (l *legs) serial() error {
 		if err == nil || l.conn.Topology() != Pull || !l.undialed(err) || l.a.x.undialed >= decodeDials || !l.mayMove(err) {
 			return err
 		}
-		if err := l.move(err); err != nil {
+		if err = l.move(err); err != nil {
 			return err
 		}
 	}

@@ -48,10 +48,7 @@ func (b *breakage) step(ctx context.Context, s Step, start time.Time) {
 	turn := b.turn(s)
 	turn.Lock()
 	defer turn.Unlock()
-	fault := history.Fault{Kind: string(s.Kind), From: time.Now()}
-	if s.Target >= 0 && s.Kind != EPPRestart {
-		fault.Worker = b.f.Workers[s.Target].ID
-	}
+	from := time.Now()
 	b.say("%6.2fs %s", time.Since(start).Seconds(), s)
 	err := b.begin(ctx, s)
 	retry.Sleep(ctx, s.For)
@@ -59,13 +56,33 @@ func (b *breakage) step(ctx context.Context, s Step, start time.Time) {
 	if healed := b.heal(context.WithoutCancel(ctx), s); err == nil {
 		err = healed
 	}
-	fault.To = time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.faults = append(b.faults, fault)
+	b.faults = append(b.faults, b.concerns(s, from, time.Now())...)
 	if err != nil {
 		b.errs = append(b.errs, fmt.Errorf("%s: %w", s, err))
 	}
+}
+
+// concerns returns the faults that a step comes to: whom it may have cost something.
+func (b *breakage) concerns(s Step, from, to time.Time) []history.Fault {
+	f := history.Fault{Kind: string(s.Kind), From: from, To: to}
+	switch s.Kind {
+	case Reload, ClientCancel: // nobody else may notice
+		f.Tame = true
+	case NATSPartition, NATSRestart: // for those that are reached otherwise it is none
+		var all []history.Fault
+		for i, w := range b.f.Workers {
+			if f.Worker = w.ID; b.overNATS(i) {
+				all = append(all, f)
+			}
+		}
+		return all
+	case EPPRestart:
+	default:
+		f.Worker = b.f.Workers[s.Target].ID
+	}
+	return []history.Fault{f}
 }
 
 // turn is held by the one step that breaks what s breaks.

@@ -60,7 +60,7 @@ func startFleet(ctx context.Context, bin, envoy, dir string) (*fleet, error) {
 	}
 	s, err := stack.Start(ctx, stack.Config{
 		Bin: bin, Envoy: envoy, Dir: dir, Workers: append(pairs, mixed...), Broker: &stack.BrokerConfig{}, Proxied: true,
-		EPPs: pickers, Lease: lease,
+		EPPs: pickers, Lease: lease, Profiled: true,
 		EPPArgs:       []string{"--config", f.settings, "--drain-delay-s", "0.5", "--drain-timeout", "15"},
 		ForwarderArgs: []string{"--config", f.settings, "--stream-idle-timeout", "20", "--prefill-timeout", "10", "--pd-first-token-timeout", "10", "--nats-req-idle-timeout", "20"},
 	})
@@ -171,9 +171,14 @@ func (f *fleet) receipts(ctx context.Context, i int) ([]history.Receipt, error) 
 }
 
 func receiptOf(r *simengine.Receipt) history.Receipt {
+	// An engine may know the request under another name than its client does.
+	request := r.RequestID
+	if at := strings.LastIndexByte(r.AttemptID, '/'); at > 0 {
+		request = r.AttemptID[:at]
+	}
 	out := history.Receipt{
-		Worker: r.WorkerID, Request: r.RequestID, Attempt: r.AttemptID, Leg: r.Leg,
-		Received: r.ReceivedAt, Complete: r.Outcome == simengine.OutcomeComplete,
+		Worker: r.WorkerID, Request: request, Attempt: r.AttemptID, Leg: r.Leg,
+		Received: r.ReceivedAt, Complete: r.Outcome == simengine.OutcomeComplete, Produced: r.TokensSent > 0,
 	}
 	if r.EndedAt != nil {
 		out.Ended = *r.EndedAt

@@ -111,7 +111,7 @@ var errLeft = errors.New("the client left")
 func (l *load) send(ctx context.Context, a ask) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	r := history.Request{ID: a.id, Model: a.model, Stream: a.stream, Sent: time.Now()}
+	r := history.Request{ID: a.id, Model: a.model, Stream: a.stream, Want: a.tokens, Sent: time.Now()}
 	var left sync.Once
 	var leftAt time.Time
 	leave := func() { left.Do(func() { leftAt = time.Now(); cancel(errLeft) }) }
@@ -161,6 +161,7 @@ func (l *load) exchange(ctx context.Context, a ask, r *history.Request) error {
 		return err
 	}
 	defer resp.Body.Close()
+	r.FirstByte = time.Now()
 	r.Status, r.Forwarded = resp.StatusCode, resp.Header.Get("X-Infera-Request-Id") != ""
 	r.Tries = history.ParseTries(resp.Header.Get("X-Infera-Attempts"))
 	if a.stream && resp.StatusCode == http.StatusOK {
@@ -195,7 +196,6 @@ func readWhole(raw []byte, r *history.Request) error {
 		r.Code = fmt.Sprintf("%v: %s", v.Error.Code, v.Error.Message)
 		return nil
 	}
-	r.FirstByte = time.Now()
 	if len(v.Choices) > 0 {
 		r.Text, r.Whole = v.Choices[0].Message.Content, true
 	}
@@ -230,9 +230,6 @@ func readStream(in io.Reader, r *history.Request) error {
 			continue
 		}
 		if len(v.Choices) > 0 && v.Choices[0].Delta.Content != "" {
-			if r.FirstByte.IsZero() {
-				r.FirstByte = time.Now()
-			}
 			text.WriteString(v.Choices[0].Delta.Content)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pointsman/internal/history"
+	"pointsman/internal/simengine"
 )
 
 func TestAClientSeesWhatAStreamSays(t *testing.T) {
@@ -41,5 +42,19 @@ func TestAClientTellsAWholeBodyFromAnError(t *testing.T) {
 	_ = readWhole([]byte("upstream connect error"), &plain)
 	if !whole.Whole || whole.Text != "r/m1/0 " || refused.Whole || refused.Code != "no_worker: no" || plain.Whole || plain.Code == "" {
 		t.Errorf("%+v\n%+v\n%+v", whole, refused, plain)
+	}
+}
+
+// Engines are told names of their own making (--engine-request-id): a receipt belongs
+// to the request that its attempt is of.
+func TestAReceiptBelongsToTheRequestOfItsAttempt(t *testing.T) {
+	for _, r := range []simengine.Receipt{
+		{RequestID: "c1-7/m1/0badcafe", AttemptID: "c1-7/m1"},
+		{RequestID: "c1-7", AttemptID: "c1-7/d2"},
+		{RequestID: "c1-7"},
+	} {
+		if got := receiptOf(&r); got.Request != "c1-7" || got.Attempt != r.AttemptID {
+			t.Errorf("%+v is of request %q", r, got.Request)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pointsman/internal/retry"
+	"pointsman/internal/stack"
 )
 
 // SoakReport is what a soak says: the worst program of each kind of leak.
@@ -29,7 +30,7 @@ type SoakReport struct {
 const (
 	goroutineSlack  = 2
 	descriptorSlack = 8 // kept connections come and go
-	heapSlackMB     = 16
+	heapSlackMB     = 8
 	settleAtMost    = 30 * time.Second // until kept connections and retries have come to rest
 )
 
@@ -94,6 +95,9 @@ func soak(ctx context.Context, cfg Config, dir string) (report *SoakReport, err 
 			base = now
 		}
 		report.compare(base, now)
+		if err := f.keepProfiles(ctx, dir, round); err != nil {
+			return nil, err
+		}
 		fmt.Fprintf(cfg.Log, "round %d: %d requests, %+d goroutines, %+d descriptors, %+.1f MB\n",
 			round, report.Requests, report.GoroutineGrowth, report.DescriptorGrowth, report.HeapGrowth)
 	}
@@ -129,7 +133,7 @@ type footprint struct {
 	pid         int
 	goroutines  int
 	descriptors int
-	heap        float64 // MB in use
+	heap        float64 // MB of what is reachable
 }
 
 // footprints looks until what the programs hold is no more than in base, or has
@@ -167,7 +171,12 @@ func (f *fleet) footprints(ctx context.Context, base map[string]footprint) (map[
 	}
 }
 
+// footprint looks at one program, behind a collection of its garbage: what is in use
+// before one is up to the collector.
 func (f *fleet) footprint(ctx context.Context, p program) (footprint, error) {
+	if _, err := stack.Get(ctx, f.client, stack.Profiler(p.admin)+"heap?gc=1"); err != nil {
+		return footprint{}, fmt.Errorf("%s: %w", p.name, err)
+	}
 	m, err := f.Metrics(ctx, p.admin)
 	if err != nil {
 		return footprint{}, fmt.Errorf("%s: %w", p.name, err)
@@ -175,11 +184,28 @@ func (f *fleet) footprint(ctx context.Context, p program) (footprint, error) {
 	out := footprint{
 		pid:        f.pid(p.name),
 		goroutines: int(m.Sum("go_goroutines", nil)),
-		heap:       m.Sum("go_memstats_heap_inuse_bytes", nil) / (1 << 20),
+		heap:       m.Sum("go_memstats_heap_alloc_bytes", nil) / (1 << 20),
 	}
 	open, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(out.pid), "fd"))
 	out.descriptors = len(open)
 	return out, err
+}
+
+// keepProfiles writes what each program's goroutines do, and who holds its memory, to
+// dir: what has grown is found by comparing two rounds.
+func (f *fleet) keepProfiles(ctx context.Context, dir string, round int) error {
+	for _, p := range f.programs() {
+		for _, kind := range [...]string{"goroutine", "heap"} {
+			raw, err := stack.Get(ctx, f.client, stack.Profiler(p.admin)+kind+"?debug=1")
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%s-%d.txt", p.name, kind, round)), raw, 0o600)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+		}
+	}
+	return nil
 }
 
 func (f *fleet) pid(name string) int {

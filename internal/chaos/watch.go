@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -14,34 +15,86 @@ import (
 	"pointsman/internal/retry"
 )
 
-const sampleEvery = 250 * time.Millisecond
+// How often the programs are looked at. A forwarder's circuits are of consequence
+// after a failure only.
+const (
+	sampleEvery     = 250 * time.Millisecond
+	forwardersEvery = 3 // samples
+)
 
 // Metrics that are read by name.
 const (
-	breakerState    = "infera_router_worker_breaker_state"
-	breakerOpen     = 2
-	requestDuration = "infera_request_duration_seconds" // its count is the requests by outcome
+	breakerState = "infera_router_worker_breaker_state"
+	breakerUntil = "infera_router_worker_breaker_open_until_seconds"
+	breakerTrips = "infera_router_worker_breaker_trips_total"
+	pairState    = "infera_router_pair_breaker_state"
+	pairUntil    = "infera_router_pair_breaker_open_until_seconds"
+	workerHealth = "infera_router_worker_health"
+	excluded     = "infera_router_excluded"
+	requestsEnd  = "infera_router_requests_total" // by outcome
 )
 
-// sample looks at the pickers' circuits until ctx is done. A picker that does
-// not answer, because it restarts, calls none open.
+// sample looks at how the programs see the workers until ctx is done.
 func (f *fleet) sample(ctx context.Context) []history.Sample {
 	var all []history.Sample
-	for retry.Sleep(ctx, sampleEvery) {
+	for n := 0; retry.Sleep(ctx, sampleEvery); n++ {
 		for _, e := range f.EPPs {
-			s := history.Sample{At: time.Now(), Source: e.Name}
-			if m, err := f.Metrics(ctx, e.Admin); err == nil {
-				m.Each(breakerState, func(labels map[string]string, value float64) {
-					if value == breakerOpen {
-						s.Open = append(s.Open, labels["worker_id"])
-					}
-				})
+			all = append(all, f.look(ctx, history.Sample{Source: e.Name}, e.Admin))
+		}
+		for i, w := range f.Workers {
+			if (n+i)%forwardersEvery == 0 {
+				all = append(all, f.look(ctx, history.Sample{Source: w.Forwarder.Name, Beside: w.ID}, w.ForwarderAdmin))
 			}
-			all = append(all, s)
 		}
 	}
 	return all
 }
+
+// look fills s with what a program says. One that does not answer, because it
+// restarts, says nothing.
+func (f *fleet) look(ctx context.Context, s history.Sample, admin string) history.Sample {
+	m, err := f.Metrics(ctx, admin)
+	s.At = time.Now()
+	if err != nil {
+		return s
+	}
+	s.Circuits, s.Excluded = map[string]history.Circuit{}, map[string]int{}
+	each := func(name string, note func(*history.Circuit, float64)) {
+		m.Each(name, func(labels map[string]string, value float64) {
+			c := s.Circuits[labels["worker_id"]]
+			note(&c, value)
+			s.Circuits[labels["worker_id"]] = c
+		})
+	}
+	each(breakerState, func(c *history.Circuit, v float64) { c.State = int(v) })
+	each(breakerTrips, func(c *history.Circuit, v float64) { c.Trips = int(v) })
+	each(breakerUntil, func(c *history.Circuit, v float64) {
+		if v > 0 {
+			c.Until = fromSeconds(v)
+		}
+	})
+	m.Each(workerHealth, func(labels map[string]string, value float64) {
+		if value == 0 {
+			s.Unfit = append(s.Unfit, labels["worker_id"])
+		}
+	})
+	m.Each(excluded, func(labels map[string]string, value float64) { s.Excluded[labels["reason"]] = int(value) })
+	pairs := map[[2]string]history.Pair{}
+	eachPair := func(name string, note func(*history.Pair, float64)) {
+		m.Each(name, func(labels map[string]string, value float64) {
+			p := pairs[[2]string{labels["prefill"], labels["decode"]}]
+			p.Decode = labels["decode"]
+			note(&p, value)
+			pairs[[2]string{labels["prefill"], labels["decode"]}] = p
+		})
+	}
+	eachPair(pairState, func(p *history.Pair, v float64) { p.State = int(v) })
+	eachPair(pairUntil, func(p *history.Pair, v float64) { p.Until = fromSeconds(v) })
+	s.Pairs = slices.Collect(maps.Values(pairs))
+	return s
+}
+
+func fromSeconds(v float64) time.Time { return time.UnixMilli(int64(math.Round(v * 1000))) }
 
 // program is one that has metrics.
 type program struct{ name, admin string }
@@ -114,7 +167,7 @@ func (f *fleet) counted(ctx context.Context) (float64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", w.Forwarder.Name, err)
 		}
-		total += m.Sum(requestDuration, nil)
+		total += m.Sum(requestsEnd, nil)
 	}
 	return total, nil
 }

@@ -67,15 +67,15 @@ func newView(h *History, l Limits) *view {
 // with "", all workers.
 func (v *view) disturbed(worker string, from, to time.Time) bool {
 	return slices.ContainsFunc(v.Faults, func(f Fault) bool {
-		return (f.Worker == worker || f.Worker == "") && f.From.Before(to) && f.To.Add(v.limits.Aftermath).After(from)
+		return !f.Tame && (f.Worker == worker || f.Worker == "") && f.From.Before(to) && f.To.Add(v.limits.Aftermath).After(from)
 	})
 }
 
-// struck reports whether a fault of one of the kinds concerned the worker within
-// [from, to].
+// struck reports whether a fault of one of the kinds concerned the worker, or any
+// with "", within [from, to].
 func (v *view) struck(worker string, from, to time.Time, kinds ...string) bool {
 	return slices.ContainsFunc(v.Faults, func(f Fault) bool {
-		return (f.Worker == worker || f.Worker == "") && slices.Contains(kinds, f.Kind) &&
+		return (f.Worker == worker || f.Worker == "" || worker == "") && slices.Contains(kinds, f.Kind) &&
 			f.From.Before(to) && f.To.Add(v.limits.Race).After(from)
 	})
 }
@@ -156,13 +156,16 @@ func oneCompletion(v *view, broken func(string, ...any)) {
 	}
 }
 
-// oneGeneration is I4: the text is the beginning of one attempt's tokens, in
-// their order; a good answer's attempt is one that some engine knows.
+// oneGeneration is I4: the text is the beginning of one attempt's tokens, in their
+// order, and all of them where it ended well. The attempt is one that an engine knows.
 func oneGeneration(v *view, broken func(string, ...any)) {
 	for i := range v.Requests {
 		r := &v.Requests[i]
-		attempt := ""
-		for k, token := range strings.Fields(r.Text) {
+		attempt, tokens := "", strings.Fields(r.Text)
+		if r.OK() && r.Want > 0 && len(tokens) != r.Want {
+			broken("%s: a good answer of %d tokens, %d were asked for", r.ID, len(tokens), r.Want)
+		}
+		for k, token := range tokens {
 			at := strings.LastIndexByte(token, '/')
 			if at < 0 {
 				broken("%s: token %q is no stamp", r.ID, token)
@@ -177,25 +180,17 @@ func oneGeneration(v *view, broken func(string, ...any)) {
 				break
 			}
 		}
+		if attempt != "" && !v.knows(r, attempt) {
+			broken("%s: no engine knows of attempt %s, whose tokens came", r.ID, attempt)
+		}
 	}
 }
 
-// fewAttempts is I5: no leg is dialed or dispatched more often than the cap says.
-func fewAttempts(v *view, broken func(string, ...any)) {
-	for i := range v.Requests {
-		legs := map[string]int{}
-		for _, rc := range v.receipts[v.Requests[i].ID] {
-			legs[rc.Leg]++
-		}
-		for _, t := range v.Requests[i].Tries {
-			legs[t.Leg]++
-		}
-		for leg, n := range legs {
-			if n > v.limits.Attempts {
-				broken("%s: %d %s attempts", v.Requests[i].ID, n, leg)
-			}
-		}
-	}
+// knows reports whether some engine has a receipt of the attempt, or may have lost
+// it, for it was killed.
+func (v *view) knows(r *Request, attempt string) bool {
+	return v.struck("", r.Sent, r.End, "kill") ||
+		slices.ContainsFunc(v.receipts[r.ID], func(rc *Receipt) bool { return rc.Attempt == attempt })
 }
 
 // nothingHeld is I6: when all is quiet nothing is in flight, queued or reserved.

@@ -11,6 +11,7 @@
 package history
 
 import (
+	"strconv"
 	"strings"
 	"time"
 )
@@ -21,8 +22,10 @@ type Request struct {
 	Model  string
 	Stream bool
 
+	Want int // tokens asked for, which the engines make to the last; 0 for not known
+
 	Sent      time.Time
-	FirstByte time.Time // of an answer's content
+	FirstByte time.Time // of the answer: its head
 	Canceled  time.Time // the client left
 	End       time.Time
 
@@ -38,10 +41,12 @@ type Request struct {
 	Tries     []Try  // that the forwarder's receipt names, those that reached nobody included
 }
 
-// Try is one entry of a forwarder's receipt (x-infera-attempts).
+// Try is one entry of a forwarder's receipt (x-infera-attempts): "d2@w;refused".
 type Try struct {
 	Leg    string // m, p or d
+	N      int    // number within the leg, from 1
 	Worker string
+	Why    string // how it ended
 }
 
 // ParseTries reads a forwarder's receipt; what it cannot read it leaves out.
@@ -49,12 +54,27 @@ func ParseTries(receipt string) []Try {
 	var out []Try
 	for part := range strings.SplitSeq(receipt, ",") {
 		id, rest, ok := strings.Cut(strings.TrimSpace(part), "@")
-		worker, _, told := strings.Cut(rest, ";")
-		if ok && told && id != "" {
-			out = append(out, Try{id[:1], worker})
+		worker, why, told := strings.Cut(rest, ";")
+		if !ok || !told || id == "" {
+			continue
+		}
+		if n, err := strconv.Atoi(id[1:]); err == nil {
+			out = append(out, Try{id[:1], n, worker, why})
 		}
 	}
 	return out
+}
+
+// forwarder returns the worker whose forwarder had the request: the one that the
+// endpoint picker named, which the first try of a leg with an answer went to. It is
+// "" when that is not known.
+func (r *Request) forwarder() string {
+	for _, t := range r.Tries {
+		if t.Leg != "p" && t.N == 1 {
+			return t.Worker
+		}
+	}
+	return ""
 }
 
 // OK reports whether the client got all of a good answer.
@@ -77,6 +97,7 @@ type Receipt struct {
 	Received time.Time
 	Ended    time.Time // zero while it runs
 	Complete bool      // everything was written
+	Produced bool      // at least a token was
 	Lost     bool      // the engine was killed while it ran
 }
 
@@ -84,16 +105,40 @@ type Receipt struct {
 type Fault struct {
 	Kind   string
 	Worker string // "" for what concerns all of them
+	Tame   bool   // nothing that may make a request fail
 	From   time.Time
 	To     time.Time // healed
 }
 
-// Sample is one look at which circuits are open in the eyes of one endpoint
-// picker.
+// Sample is one look at how one program sees the workers.
 type Sample struct {
-	At     time.Time
-	Source string
-	Open   []string // worker IDs
+	At       time.Time // when it was over
+	Source   string
+	Beside   string             // worker whose forwarder it is; "" for an endpoint picker
+	Circuits map[string]Circuit // by worker ID, of those that the program knows; nil when it gave no answer
+	Unfit    []string           // workers that it leaves out for another reason
+	Excluded map[string]int     // how many workers it leaves out, by reason
+	Pairs    []Pair             // those that are not closed
+}
+
+// Pair is a circuit of two workers.
+type Pair struct {
+	Decode string // worker ID
+	Circuit
+}
+
+// States of a circuit.
+const (
+	Closed = iota
+	HalfOpen
+	Open
+)
+
+// Circuit is a worker's, at one moment.
+type Circuit struct {
+	State int
+	Until time.Time // end of its cooldown; zero while closed
+	Trips int       // how often it has opened, failed probes included
 }
 
 // Gauge is the value of one series when all was quiet.
@@ -127,8 +172,14 @@ type History struct {
 
 // Limits are the bounds of the invariants.
 type Limits struct {
-	Attempts   int           // dispatches of one leg of a request
+	Attempts   int           // dials and dispatches of one leg of a request
+	RetryShare float64       // of a forwarder's requests in any RetryTime, those that may be repeated,
+	RetryFloor float64       // and so many a second besides
+	RetryTime  time.Duration // the window of the two
 	Abort      time.Duration // until an engine must have seen that nobody waits
+	Expiry     time.Duration // for how long an exclusion may outlive its end
+	Busy       time.Duration // for how long a 429 leaves a worker out
+	Health     time.Duration // until probes must have called a healed worker well
 	Race       time.Duration // what lies closer together than this has no order
 	Aftermath  time.Duration // for how long a healed fault still excuses failures
 	Success    float64       // share of requests after Settled
@@ -138,7 +189,9 @@ type Limits struct {
 // DefaultLimits returns the bounds of the specification (failover §3).
 func DefaultLimits() Limits {
 	return Limits{
-		Attempts: 3, Abort: 2 * time.Second, Race: 500 * time.Millisecond,
+		Attempts: 3, RetryShare: 0.2, RetryFloor: 3, RetryTime: 10 * time.Second,
+		Abort: 2 * time.Second, Race: 500 * time.Millisecond,
+		Expiry: time.Second, Busy: time.Second, Health: 14 * time.Second,
 		Aftermath: 3 * time.Second, Success: 0.99, LeastCount: 8,
 	}
 }

@@ -28,6 +28,10 @@ type Config struct {
 	// [Stack.Proxies].
 	Proxied bool
 
+	// Profiled opens the profiler of every EPP and forwarder, at [Profiler] of its
+	// admin address.
+	Profiled bool
+
 	// Unguarded takes out of the bootstrap the filter that removes clients' routing
 	// headers, so that the EPP alone must keep them from steering.
 	Unguarded bool

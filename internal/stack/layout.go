@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -27,6 +28,7 @@ const (
 	grpcPort    = "9002"
 	healthPort  = "9003"
 	metricsPort = "9090"
+	pprofPort   = "6060"
 	enginePort  = "30000"
 	controlPort = "30001"
 	eventsPort  = "20000"
@@ -81,7 +83,7 @@ func (s *Stack) newEPP(i int) *EPP {
 		"--discovery-backend", "etcd", "--etcd-endpoint", s.Etcd.Endpoint,
 		"--log-level", "debug",
 	}
-	args = append(args, s.eventFlags()...)
+	args = slices.Concat(args, s.eventFlags(), s.profilerFlags(host))
 	if s.cfg.Policy != "" {
 		args = append(args, "--router-policy", s.cfg.Policy)
 	}
@@ -126,7 +128,7 @@ func (s *Stack) newWorker(i int, cfg WorkerConfig) *Worker {
 		"--host", host, "--port", forwardPort, "--metrics-port", metricsPort, "--router-mode", "direct",
 		"--discovery-backend", "etcd", "--etcd-endpoint", s.etcdFor(),
 		"--log-level", "debug",
-	}, s.requestFlags(), s.eventFlags(), s.cfg.ForwarderArgs)
+	}, s.requestFlags(), s.eventFlags(), s.profilerFlags(host), s.cfg.ForwarderArgs)
 	ready := w.ForwarderURL
 	if slices.Contains(s.cfg.ForwarderArgs, "--cert-path") { // then that port speaks TLS
 		ready = w.ForwarderAdmin
@@ -161,6 +163,20 @@ func (s *Stack) eventFlags() []string {
 		return []string{"--kv-event-transport", "zmq", "--kv-replay-port-offset", replayOffset}
 	}
 	return []string{"--kv-event-transport", "nats", "--nats-server", s.Broker.shown(s.Broker.URL)}
+}
+
+// profilerFlags open a program's profiler, if that is wanted.
+func (s *Stack) profilerFlags(host string) []string {
+	if !s.cfg.Profiled {
+		return nil
+	}
+	return []string{"--pprof", net.JoinHostPort(host, pprofPort)}
+}
+
+// Profiler returns where the program with the given admin address has its profiler
+// ([Config.Profiled]).
+func Profiler(admin string) string {
+	return strings.TrimSuffix(admin, ":"+metricsPort) + ":" + pprofPort + "/debug/pprof/"
 }
 
 // engineArgs is simworker's command line.
