@@ -19,6 +19,7 @@ func (c *Config) reportRows() []setting {
 		row("load-reports", Both, "how forwarders tell pickers what workers have in flight and how requests ended: nats over the broker, http from each forwarder by a subscription, auto by the broker where there is one and by http from whom is not heard there, or off", oneOf(&r.Mode, reports.Modes()...)),
 		row("load-report-interval-ms", Forwarder, "least time between two reports of a change", millis(&r.Interval, time.Millisecond, 10*time.Second)),
 		row("load-report-heartbeat-s", Forwarder, "how often everything is reported, changed or not", seconds(&r.Heartbeat, 100*time.Millisecond, time.Minute)),
+		row("load-report-idle-heartbeat-s", Forwarder, "the same while nothing is in flight; 0 for no other", seconds(&r.IdleHeartbeat, 0, time.Minute)),
 		stale,
 		unseen,
 		row("warm-timeout-s", EPP, "longest wait, before this replica says ready, for the reports and cache events that it has missed; 0 does not wait", seconds(&r.WarmTimeout, 0, time.Hour)),

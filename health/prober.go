@@ -183,7 +183,7 @@ func (p *Prober) follow(ctx context.Context, probes *sync.WaitGroup) {
 		probing, stop := context.WithCancel(ctx)
 		is := &watch{worker: w, stop: stop}
 		p.watched[id] = is
-		first := time.Duration(p.rand.Int64N(int64(cfg.Interval)))
+		first := onGrid(time.Now(), time.Duration(p.rand.Int64N(int64(cfg.Interval))), cfg)
 		probes.Go(func() {
 			defer stop()
 			p.watch(probing, is, first)
@@ -218,7 +218,7 @@ func (p *Prober) watch(ctx context.Context, is *watch, first time.Duration) {
 			return // cut short by our own end: no news
 		}
 		p.metrics.probed(res, time.Since(began))
-		pause.Reset(time.Until(start.Add(p.judge(ctx, cfg, is, res))))
+		pause.Reset(onGrid(time.Now(), time.Until(start.Add(p.judge(ctx, cfg, is, res))), cfg))
 	}
 }
 
@@ -244,14 +244,23 @@ func (p *Prober) judge(ctx context.Context, cfg *Config, is *watch, res result) 
 			p.turn(ctx, is, res)
 		}
 	}
-	tenth := float64(cfg.Interval) / 10
+	tenths := time.Duration(9)
 	switch {
 	case is.fails > 0 && !is.down:
-		return time.Duration(9 * tenth)
 	case cfg.Retries == 0:
-		return time.Duration((9 + p.rand.Float64()) * tenth)
+		tenths += time.Duration(p.rand.IntN(2))
+	default:
+		tenths += time.Duration(p.rand.IntN(3))
 	}
-	return time.Duration((9 + 2*p.rand.Float64()) * tenth)
+	return tenths*cfg.Interval/10 + cfg.Interval/20
+}
+
+// onGrid shortens a wait from now so that it ends on a tenth of the interval by the
+// wall clock. Probes of many workers then begin together, some at each tenth, which
+// wakes a process that is idle ten times in an interval and not once for each worker.
+func onGrid(now time.Time, wait time.Duration, cfg *Config) time.Duration {
+	end := now.Add(wait)
+	return max(0, wait-end.Sub(end.Truncate(cfg.Interval/10)))
 }
 
 // turn makes a worker down that was up, or up that was down. p.mu is held.

@@ -50,7 +50,10 @@ func (s *selection) fillCompared(index *kvindex.Index) {
 		t := r.t
 		in.Queued[i], in.Usage[i] = float64(t.pending)+t.external.now.Waiting, 0
 		if t.asked {
-			in.Queued[i], in.Usage[i] = t.scraped.Queued, t.scraped.Usage
+			in.Usage[i] = t.scraped.Usage
+			if t.scraped.Queued >= 0 {
+				in.Queued[i] = t.scraped.Queued
+			}
 		}
 		in.Held[i] = s.held(i)
 		in.Stored[i] = float64(index.Blocks(t.in) * max(1, t.size))

@@ -18,6 +18,9 @@ type External struct {
 	// Rate is how fast the target prefills, in token-equivalents per millisecond, of
 	// whoever's requests; 0 unknown.
 	Rate float64
+	// Every is within what time it is said again; 0 unknown. What is told slowly grows
+	// old slowly.
+	Every time.Duration
 }
 
 // external is what was last told of a target, and what of it counts.
@@ -32,6 +35,10 @@ type external struct {
 // DefaultExternalStale is [Config].ExternalStale's default: three heartbeats.
 const DefaultExternalStale = 6 * time.Second
 
+// missedNews is how many times in a row news may fail to come before what is known
+// grows old.
+const missedNews = 3
+
 func (c *Config) externalStale() time.Duration {
 	if c.ExternalStale > 0 {
 		return c.ExternalStale
@@ -41,7 +48,7 @@ func (c *Config) externalStale() time.Duration {
 
 // SetExternal says what a worker's rank (-1 for a worker without ranks) had in flight
 // at the given time, beside this picker's own picks. It counts until the next call; from
-// [Config].ExternalStale on it fades to the mean of the fleet, for what is not known
+// [Config].ExternalStale on, or three times load.Every where that is more, it fades to the mean of the fleet, for what is not known
 // of one worker should neither draw nor repel requests, and its rate is unknown
 // again. A target that the fleet does not have is ignored, and false returned.
 func (p *Picker) SetExternal(workerID string, rank int, load External, at time.Time) bool {
@@ -70,11 +77,11 @@ func (p *Picker) SetExternal(workerID string, rank int, load External, at time.T
 
 // fadeExternal lets what was told long ago fade, with mu held.
 func (p *Picker) fadeExternal(now time.Time) {
-	stale := p.cfg.externalStale()
+	least := p.cfg.externalStale()
 	var sum External
 	fresh := 0.0
 	for _, t := range p.targets {
-		if e := &t.external; !e.at.IsZero() && now.Sub(e.at) <= stale {
+		if e := &t.external; !e.at.IsZero() && now.Sub(e.at) <= e.stale(least) {
 			sum.add(&e.told, 1)
 			fresh++
 		}
@@ -85,6 +92,7 @@ func (p *Picker) fadeExternal(now time.Time) {
 	}
 	for _, t := range p.targets {
 		e := &t.external
+		stale := e.stale(least)
 		if age := now.Sub(e.at) - stale; !e.at.IsZero() && age > 0 {
 			left := math.Exp2(-float64(age) / float64(stale))
 			e.now = External{}
@@ -94,6 +102,11 @@ func (p *Picker) fadeExternal(now time.Time) {
 			t.countExternal(0) // a report that has grown old must not keep a worker full
 		}
 	}
+}
+
+// stale is the age from which what was told fades.
+func (e *external) stale(least time.Duration) time.Duration {
+	return max(least, missedNews*e.told.Every)
 }
 
 // count makes n the requests that t's worker is known to have of others, for its cap.

@@ -232,6 +232,7 @@ func (p *Picker) refresh(now time.Time) {
 	}
 	p.visit(now)
 	p.fadeExternal(now)
+	p.dropScraped(now)
 	p.suppose(now)
 	p.readSizes(tab)
 }

@@ -10,14 +10,21 @@ import (
 // Sink is told what reports come to. Its methods are called without a lock held,
 // from whatever goroutine has brought a report, and must not block.
 type Sink interface {
-	// Others says what a worker's rank has in flight that is not this picker's, and
-	// how many token-equivalents it prefills in a millisecond (0 unknown).
-	Others(worker string, rank int, load Load, rate float64, at time.Time)
+	// Others says what a worker's rank has in flight that is not this picker's.
+	Others(worker string, rank int, o Other)
 	// First says that a request of this picker has had its first token.
 	First(pick uint64, at time.Time)
 	// Done says that a request of this picker has ended, or has left the worker that
 	// was picked. The same may be told twice.
 	Done(d *Done, at time.Time)
+}
+
+// Other is what is in flight on a worker's rank that is not this picker's.
+type Other struct {
+	Load
+	Rate float64       // token-equivalents that the worker prefills in a millisecond; 0 unknown
+	At   time.Time     // when it was so
+	Beat time.Duration // it is said again within this
 }
 
 // A forwarder that is not heard for some of its heartbeats has gone, and with it
@@ -43,7 +50,7 @@ type Board struct {
 	sources map[string]*source
 	workers map[key]*merged
 	work    Work                 // of all workers together
-	pickers map[string]time.Time // when each was last known to live
+	pickers map[string]time.Time // until when each is known to live
 }
 
 // Via is the way a report has come.
@@ -93,8 +100,7 @@ func (b *Board) Me() string { return b.me }
 // change is what a report says anew of a worker.
 type change struct {
 	key
-	load Load
-	rate float64
+	Other
 }
 
 // Take puts a report, which is the caller's again afterwards, on the board. Reports
@@ -116,7 +122,7 @@ func (b *Board) Take(now time.Time, via Via, r *Report) {
 	}
 	src.seq, src.at, src.beat = r.Seq, now, r.Beat
 	for _, id := range r.Pickers {
-		b.pickers[id] = now
+		b.alive(id, now.Add(max(pickerSilent, lostBeats*r.Beat)))
 	}
 	changes := b.merge(now, src, r)
 	b.heardBy(now, via, r)
@@ -157,7 +163,7 @@ func (b *Board) merge(now time.Time, src *source, r *Report) []change {
 		}
 	}
 	for i := range changes {
-		changes[i].rate = b.rate(changes[i].key)
+		changes[i].Rate = b.rate(changes[i].key)
 	}
 	return changes
 }
@@ -178,7 +184,7 @@ func (b *Board) put(now time.Time, src *source, k key, p part) change {
 	b.swap(m, old, &p)
 	*old = p
 	m.at, m.beat = now, src.beat
-	return change{key: k, load: m.others}
+	return change{key: k, Other: Other{Load: m.others, At: now, Beat: src.beat}}
 }
 
 func (b *Board) swap(m *merged, old, p *part) {
@@ -220,7 +226,7 @@ func (b *Board) rate(k key) float64 {
 func (b *Board) tell(now time.Time, r *Report, changes []change) {
 	for i := range changes {
 		c := &changes[i]
-		b.sink.Others(c.id, c.rank, c.load, c.rate, now)
+		b.sink.Others(c.id, c.rank, c.Other)
 	}
 	for i := range r.First {
 		if r.First[i].Picker == b.me {
@@ -240,10 +246,16 @@ func (b *Board) Saw(picker string, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_, known := b.pickers[picker]
-	if known || len(b.pickers) < maxReplicas {
-		b.pickers[picker] = now
-	}
+	b.alive(picker, now.Add(pickerSilent))
 	return !known
+}
+
+// alive notes that a picker lives until then, with mu held.
+func (b *Board) alive(picker string, then time.Time) {
+	until, known := b.pickers[picker]
+	if (known || len(b.pickers) < maxReplicas) && then.After(until) {
+		b.pickers[picker] = then
+	}
 }
 
 // maxReplicas bounds the memory that strangers could take.
@@ -254,8 +266,8 @@ func (b *Board) Replicas(now time.Time) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := 1
-	for id, at := range b.pickers {
-		if id != b.me && now.Sub(at) <= pickerSilent {
+	for id, until := range b.pickers {
+		if id != b.me && !now.After(until) {
 			n++
 		}
 	}
@@ -327,8 +339,8 @@ func (b *Board) Tick(now time.Time) {
 		}
 		delete(b.sources, id)
 	}
-	for id, at := range b.pickers {
-		if now.Sub(at) > pickerSilent {
+	for id, until := range b.pickers {
+		if now.After(until) {
 			delete(b.pickers, id)
 		}
 	}

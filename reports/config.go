@@ -27,6 +27,9 @@ type Config struct {
 	// Heartbeat is how often a forwarder reports everything, changed or not. Default
 	// 2 s.
 	Heartbeat time.Duration
+	// IdleHeartbeat is the same of a forwarder that has had nothing in flight for a
+	// while; below Heartbeat, as 0, it is Heartbeat. Default 10 s.
+	IdleHeartbeat time.Duration
 	// WarmTimeout is how long a new replica may wait, before it says ready, for the
 	// forwarders' reports and the KV events that it has missed. 0 does not wait.
 	// Default 10 s.
@@ -37,7 +40,7 @@ type Config struct {
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{Mode: Auto, Interval: 50 * time.Millisecond, Heartbeat: 2 * time.Second, WarmTimeout: 10 * time.Second, Scrape: true}
+	return Config{Mode: Auto, Interval: 50 * time.Millisecond, Heartbeat: 2 * time.Second, IdleHeartbeat: 10 * time.Second, WarmTimeout: 10 * time.Second, Scrape: true}
 }
 
 // Validate reports every fault of c.
@@ -51,6 +54,7 @@ func (c Config) Validate() error {
 	check(c.Mode == Auto || c.Mode == NATS || c.Mode == HTTP || c.Mode == Off, "mode %q: want auto, nats, http or off", c.Mode)
 	check(c.Interval >= time.Millisecond && c.Interval <= 10*time.Second, "interval %v: want 1ms to 10s", c.Interval)
 	check(c.Heartbeat >= c.Interval && c.Heartbeat <= time.Minute, "heartbeat %v: want the interval, %v, to 1m", c.Heartbeat, c.Interval)
+	check(c.IdleHeartbeat >= 0 && c.IdleHeartbeat <= time.Minute, "idle heartbeat %v: want 0 (as the other) to 1m", c.IdleHeartbeat)
 	check(c.WarmTimeout >= 0 && c.WarmTimeout <= time.Hour, "warm timeout %v: want 0 (do not wait) to 1h", c.WarmTimeout)
 	return errors.Join(errs...)
 }

@@ -138,9 +138,53 @@ func TestReportsGoOutSoonAndTogether(t *testing.T) {
 		}
 		time.Sleep(cfg.Heartbeat)
 		synctest.Wait()
-		want := "[0s 500ms 550ms 2s] [true false false true]" //nolint:dupword // a list
+		want := "[0s 500ms 550ms 2.5s] [true false false true]" //nolint:dupword // a list
 		if got := fmt.Sprint(at, full); got != want {
 			t.Errorf("reports at %s, want %s", got, want)
+		}
+	})
+}
+
+// The beat is slow while nothing happens, says so, and is on the wall clock's grid.
+// What has just ended is told again before it slows down.
+func TestAnIdleForwarderReportsSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := reports.DefaultConfig()
+		tally := reports.NewTally(cfg, "f")
+		time.Sleep(130 * time.Millisecond) // off the grid
+		var at []time.Time
+		var beats []time.Duration
+		ends := 0
+		go func() {
+			_ = tally.Run(t.Context(), func(r *reports.Report) {
+				at, beats, ends = append(at, time.Now()), append(beats, r.Beat), ends+len(r.Done)
+			})
+		}()
+		time.Sleep(41 * time.Second)
+		synctest.Wait()
+		if len(at) != 5 {
+			t.Fatalf("%d reports of an idle forwarder in 41 s, want one at once and one every 10 s", len(at))
+		}
+		for i := range at {
+			if beats[i] != cfg.IdleHeartbeat {
+				t.Errorf("report %d promises the next within %v", i, beats[i])
+			}
+			if i > 0 && (at[i].Sub(at[i-1]) > beats[i-1] || at[i] != at[i].Truncate(500*time.Millisecond)) {
+				t.Errorf("report %d came at %v, after %v", i, at[i], at[i].Sub(at[i-1]))
+			}
+		}
+		f := tally.Open(pick("A", 1, 1, 1))
+		f.At(time.Now(), "w", -1, true)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if n := len(at); n < 5+14 || n > 5+17 || beats[n-1] != cfg.Heartbeat {
+			t.Errorf("%d reports in 30 s with a request, the last of which promises %v", n-5, beats[n-1])
+		}
+		f.Close(time.Now(), &reports.Done{})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if ends < 5 || beats[len(beats)-1] != cfg.IdleHeartbeat {
+			t.Errorf("the end is told %d times, and the last report promises %v", ends, beats[len(beats)-1])
 		}
 	})
 }
@@ -155,9 +199,9 @@ type sink struct {
 
 func newSink() *sink { return &sink{others: map[string]reports.Load{}, rates: map[string]float64{}} }
 
-func (s *sink) Others(worker string, rank int, load reports.Load, rate float64, _ time.Time) {
+func (s *sink) Others(worker string, rank int, o reports.Other) {
 	k := fmt.Sprint(worker, rank)
-	s.others[k], s.rates[k] = load, rate
+	s.others[k], s.rates[k] = o.Load, o.Rate
 }
 func (s *sink) First(pick uint64, _ time.Time)    { s.first = append(s.first, pick) }
 func (s *sink) Done(d *reports.Done, _ time.Time) { s.done = append(s.done, d.Pick) }
@@ -291,6 +335,7 @@ func TestConfigFaults(t *testing.T) {
 		"mode":      func(c *reports.Config) { c.Mode = "kafka" },
 		"interval":  func(c *reports.Config) { c.Interval = 0 },
 		"heartbeat": func(c *reports.Config) { c.Heartbeat = time.Millisecond },
+		"idle":      func(c *reports.Config) { c.IdleHeartbeat = time.Hour },
 		"warm":      func(c *reports.Config) { c.WarmTimeout = -1 },
 	} {
 		c := reports.DefaultConfig()

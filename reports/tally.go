@@ -37,6 +37,7 @@ type Tally struct {
 	full    bool       // the next one is to be full
 	fresh   chan struct{}
 	pickers func() []string
+	news    time.Time // when something last changed
 }
 
 type recalled struct {
@@ -102,11 +103,13 @@ func (t *Tally) wake() {
 }
 
 // Run hands every report to publish until ctx is done: [Config].Interval after a
-// change, and a full one at each [Config].Heartbeat. publish must not keep the
-// report, which is used again, nor block for long.
+// change, and a full one at each heartbeat, [Config].Heartbeat or, while all is quiet,
+// [Config].IdleHeartbeat. publish must not keep the report, which is used again, nor
+// block for long.
 func (t *Tally) Run(ctx context.Context, publish func(*Report)) error {
 	beat := time.NewTimer(0)
 	defer beat.Stop()
+	var due time.Time // of beat
 	pause := time.NewTimer(0)
 	<-pause.C
 	defer pause.Stop()
@@ -117,12 +120,18 @@ func (t *Tally) Run(ctx context.Context, publish func(*Report)) error {
 			return nil
 		case <-beat.C:
 			t.Refresh()
+			due = time.Now().Add(t.cfg.Heartbeat)
 			beat.Reset(t.cfg.Heartbeat)
 			continue
 		case <-t.fresh:
 		}
-		if t.Collect(time.Now(), &r) {
+		now := time.Now()
+		if t.Collect(now, &r) {
 			publish(&r)
+			if next := onGrid(now, r.Beat); r.Full || now.Add(next).Before(due) {
+				due = now.Add(next)
+				beat.Reset(next)
+			}
 		}
 		pause.Reset(t.cfg.Interval) // what changes meanwhile goes together
 		select {
@@ -131,6 +140,34 @@ func (t *Tally) Run(ctx context.Context, publish func(*Report)) error {
 		case <-pause.C:
 		}
 	}
+}
+
+// beatGrid is what heartbeats are aligned to: those of many forwarders then reach a
+// picker together, which wakes it once instead of once for each.
+const beatGrid = 500 * time.Millisecond
+
+// onGrid shortens a wait from now so that it ends on the grid of the wall clock. A
+// short one stays as it is.
+func onGrid(now time.Time, wait time.Duration) time.Duration {
+	if wait < 4*beatGrid {
+		return wait
+	}
+	end := now.Add(wait)
+	return wait - end.Sub(end.Truncate(beatGrid))
+}
+
+// beat is how soon the next report comes at the latest, with mu held. Ends are told
+// twice, so that the slow beat begins when the last has been.
+func (t *Tally) beat(now time.Time) time.Duration {
+	if now.Sub(t.news) <= recall || len(t.told) > 0 {
+		return t.cfg.Heartbeat
+	}
+	for _, e := range t.workers {
+		if e.total.Requests != 0 {
+			return t.cfg.Heartbeat
+		}
+	}
+	return max(t.cfg.Heartbeat, t.cfg.IdleHeartbeat)
 }
 
 // Collect fills r with what has changed since the last call, and reports whether
@@ -146,6 +183,9 @@ func (t *Tally) Collect(now time.Time, r *Report) bool {
 		}
 	}
 	for k, e := range t.workers {
+		if e.changed {
+			t.news = now
+		}
 		if e.changed || r.Full {
 			e.changed = false
 			r.Workers = append(r.Workers, Worker{ID: k.id, Rank: k.rank, Total: e.total, ByPicker: maps.Clone(e.by), Work: e.work})
@@ -176,7 +216,7 @@ func (t *Tally) Collect(now time.Time, r *Report) bool {
 		return false
 	}
 	t.seq++
-	r.Source, r.Seq, r.Beat, r.Pickers = t.source, t.seq, t.cfg.Heartbeat, nil
+	r.Source, r.Seq, r.Beat, r.Pickers = t.source, t.seq, t.beat(now), nil
 	if t.pickers != nil {
 		r.Pickers = t.pickers()
 	}

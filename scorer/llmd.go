@@ -19,8 +19,8 @@ func LLMDQueue(in *Input, weight float64, cost []float64) {
 }
 
 // LLMDUsage prices the share of its KV memory that a candidate uses. (llm-d-router
-// kv-cache-utilization-scorer: 1 - usage.) No column of ours knows it without a
-// scrape: see [Input].Usage.
+// kv-cache-utilization-scorer: 1 - usage.) Only the engine knows it: see
+// [Input].Usage.
 func LLMDUsage(in *Input, weight float64, cost []float64) {
 	for i, share := range in.Usage {
 		cost[i] += weight * share

@@ -125,12 +125,12 @@ func processID() string {
 
 // Others tells the picker what a worker has in flight of others. It implements a
 // part of [reports.Sink], as do First and Done.
-func (c *Core) Others(worker string, rank int, load reports.Load, rate float64, at time.Time) {
+func (c *Core) Others(worker string, rank int, o reports.Other) {
 	c.Picker.SetExternal(worker, rank, picker.External{
-		Requests: float64(load.Requests), Waiting: float64(load.Waiting), PrefillTokens: float64(load.PrefillTokens),
-		Decoders: float64(load.Requests - load.Waiting), ContextTokens: float64(load.ContextTokens),
-		ActiveTokens: float64(load.ActiveTokens), Rate: rate,
-	}, at)
+		Requests: float64(o.Requests), Waiting: float64(o.Waiting), PrefillTokens: float64(o.PrefillTokens),
+		Decoders: float64(o.Requests - o.Waiting), ContextTokens: float64(o.ContextTokens),
+		ActiveTokens: float64(o.ActiveTokens), Rate: o.Rate, Every: o.Beat,
+	}, o.At)
 }
 
 // First passes on that a request has had its first token.

@@ -38,7 +38,7 @@ type idleResult struct {
 }
 
 // Idle measures what a running EPP costs when nothing happens in a large fleet, health
-// probes and load reports included, and what a token of a response costs it: in its
+// probes, load reports and the subscriptions to KV events included, and what a token of a response costs it: in its
 // way (FULL_DUPLEX_STREAMED) and out of it (NONE, where the forwarders tell of ends).
 func Idle(ctx context.Context, args []string, out, log io.Writer) error {
 	c := idleConfig{}
@@ -69,7 +69,7 @@ func Idle(ctx context.Context, args []string, out, log io.Writer) error {
 func (c *idleConfig) measure(ctx context.Context, log io.Writer) (*idleResult, error) {
 	result := &idleResult{Workers: c.workers}
 	err := c.with(ctx, true, log, func(f *idleFleet, s *extProcServer) (err error) {
-		if err = s.heardFrom(ctx, c.workers); err != nil {
+		if err = s.count(ctx, "pointsman_load_report_sources", c.workers); err != nil {
 			return err
 		}
 		if result.Idle, err = c.idle(ctx, s); err != nil {
@@ -113,7 +113,7 @@ func (c *idleConfig) with(ctx context.Context, reporting bool, log io.Writer, f 
 	if err = os.WriteFile(file, []byte(fl.file()), 0o600); err != nil {
 		return err
 	}
-	s, err := startEPPOn(ctx, c.epp, file, log, "--health-probe=true", "--load-reports", "http", "--destination-port", strconv.Itoa(fl.reportPort))
+	s, err := startEPPOn(ctx, c.epp, file, log, "--health-probe=true", "--kv-event-transport", "zmq", "--tokenizer", "none", "--load-reports", "http", "--destination-port", strconv.Itoa(fl.reportPort))
 	if err != nil {
 		return err
 	}
@@ -121,11 +121,11 @@ func (c *idleConfig) with(ctx context.Context, reporting bool, log io.Writer, f 
 	return f(fl, s)
 }
 
-// heardFrom makes sure that n forwarders report.
-func (s *extProcServer) heardFrom(ctx context.Context, n int) error {
-	got, err := s.metric(ctx, "pointsman_load_report_sources")
+// count makes sure that a series of the EPP is n.
+func (s *extProcServer) count(ctx context.Context, series string, n int) error {
+	got, err := s.metric(ctx, series)
 	if err == nil && got != float64(n) {
-		err = fmt.Errorf("the EPP hears %g of %d forwarders", got, n)
+		err = fmt.Errorf("%s is %g, of %d workers", series, got, n)
 	}
 	return err
 }
@@ -133,6 +133,9 @@ func (s *extProcServer) heardFrom(ctx context.Context, n int) error {
 // idle returns the share of a core, in percent, that the EPP takes by itself.
 func (c *idleConfig) idle(ctx context.Context, s *extProcServer) (float64, error) {
 	if err := sleep(ctx, c.settle); err != nil {
+		return 0, err
+	}
+	if err := s.count(ctx, `pointsman_kvevents_connected{transport="zmq"}`, c.workers); err != nil {
 		return 0, err
 	}
 	began := time.Now()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	stdlog "log"
 	"net"
 	"net/http"
 	"strconv"
@@ -11,30 +13,39 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-zeromq/zmq4"
+
 	"pointsman/extproc"
 	httpreports "pointsman/plugins/reports/http"
 	"pointsman/reports"
 )
 
 // idlePage returns what an engine without requests says of itself: the series that a
-// picker reads, among others that it has to skip.
+// picker reads, among as many others that it has to skip as engines have.
 func idlePage() string {
 	var b strings.Builder
-	for i := range 60 {
+	for i := range 400 {
 		fmt.Fprintf(&b, "vllm:request_time_bucket{model_name=%q,le=\"%d\"} 0\n", extProcModel, i)
 	}
-	fmt.Fprintf(&b, "vllm:num_requests_running{model_name=%[1]q} 0\nvllm:num_requests_waiting{model_name=%[1]q} 0\n", extProcModel)
+	fmt.Fprintf(&b, "vllm:num_requests_running{model_name=%[1]q} 0\nvllm:num_requests_waiting{model_name=%[1]q} 0\nvllm:kv_cache_usage_perc{model_name=%[1]q} 0\n", extProcModel)
 	return b.String()
 }
 
+// engineKeepAlive is how long engines keep an idle connection (uvicorn's default,
+// which vLLM and SGLang leave as it is).
+const engineKeepAlive = 5 * time.Second
+
 // idleFleet is a number of engines that have nothing to do, each at an address of
-// its own, and the forwarders beside them, which report that.
+// its own with a publisher of KV events, and the forwarders beside them, which report
+// that.
 type idleFleet struct {
 	port       int // of every engine
+	eventPort  int // of every engine's publisher
 	reportPort int // of every forwarder
 	hosts      []string
 	forwarders map[string]*idleForwarder // by worker
 	servers    []*http.Server
+	publishers []zmq4.Socket
 	stop       context.CancelFunc
 	wg         sync.WaitGroup
 }
@@ -54,6 +65,10 @@ func startIdleFleet(ctx context.Context, n int, reporting bool) (*idleFleet, err
 		host := fmt.Sprintf("127.1.%d.%d", i/250, 1+i%250)
 		f.hosts = append(f.hosts, host)
 		if err := f.serve(ctx, host, &f.port, idleEngine()); err != nil {
+			f.close()
+			return nil, err
+		}
+		if err := f.publish(ctx, host); err != nil {
 			f.close()
 			return nil, err
 		}
@@ -83,9 +98,24 @@ func (f *idleFleet) serve(ctx context.Context, host string, port *int, h http.Ha
 		return errors.New("a listener without a TCP address")
 	}
 	*port = addr.Port
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, IdleTimeout: engineKeepAlive}
 	f.servers = append(f.servers, srv)
 	f.wg.Go(func() { _ = srv.Serve(lis) })
+	return nil
+}
+
+// publish opens an engine's publisher, which has nothing to tell.
+func (f *idleFleet) publish(ctx context.Context, host string) error {
+	sock := zmq4.NewPub(ctx, zmq4.WithLogger(stdlog.New(io.Discard, "", 0)))
+	f.publishers = append(f.publishers, sock)
+	if err := sock.Listen("tcp://" + net.JoinHostPort(host, strconv.Itoa(f.eventPort))); err != nil {
+		return fmt.Errorf("a publisher's address: %w", err)
+	}
+	addr, ok := sock.Addr().(*net.TCPAddr)
+	if !ok {
+		return errors.New("a publisher without a TCP address")
+	}
+	f.eventPort = addr.Port
 	return nil
 }
 
@@ -113,6 +143,9 @@ func (f *idleFleet) close() {
 	for _, s := range f.servers {
 		_ = s.Close()
 	}
+	for _, s := range f.publishers {
+		_ = s.Close()
+	}
 	f.wg.Wait()
 }
 
@@ -121,7 +154,7 @@ func (f *idleFleet) file() string {
 	var b strings.Builder
 	b.WriteString("workers:\n")
 	for i := range f.hosts {
-		fmt.Fprintf(&b, "  - {url: %q, model: %q, engine: vllm, block_size: 16}\n", "http://"+f.id(i), extProcModel)
+		fmt.Fprintf(&b, "  - {url: %q, model: %q, engine: vllm, block_size: 16, kv_events: \"tcp://%s:%d\"}\n", "http://"+f.id(i), extProcModel, f.hosts[i], f.eventPort)
 	}
 	return b.String()
 }

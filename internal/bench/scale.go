@@ -100,11 +100,11 @@ type scaleReplica struct {
 }
 
 // Others, First and Done implement [reports.Sink].
-func (r *scaleReplica) Others(worker string, rank int, l reports.Load, rate float64, at time.Time) {
+func (r *scaleReplica) Others(worker string, rank int, l reports.Other) {
 	r.picker.SetExternal(worker, rank, picker.External{
 		Requests: float64(l.Requests), Waiting: float64(l.Waiting), PrefillTokens: float64(l.PrefillTokens),
-		Decoders: float64(l.Requests - l.Waiting), ContextTokens: float64(l.ContextTokens), ActiveTokens: float64(l.ActiveTokens), Rate: rate,
-	}, at)
+		Decoders: float64(l.Requests - l.Waiting), ContextTokens: float64(l.ContextTokens), ActiveTokens: float64(l.ActiveTokens), Rate: l.Rate,
+	}, l.At)
 }
 func (*scaleReplica) First(uint64, time.Time)       {}
 func (*scaleReplica) Done(*reports.Done, time.Time) {}

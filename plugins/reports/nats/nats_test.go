@@ -21,7 +21,7 @@ type sink struct {
 	done   int
 }
 
-func (s *sink) Others(worker string, _ int, load reports.Load, _ float64, _ time.Time) {
+func (s *sink) Others(worker string, _ int, load reports.Other) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.others[worker] = load.Requests

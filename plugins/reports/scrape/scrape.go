@@ -1,6 +1,7 @@
-// Package scrape asks engines for their queue, where no forwarder reports on a
-// worker. It reads a few of the metrics that vLLM and SGLang export, and no more of
-// a page than it has to; a worker is asked the more often the more it changes.
+// Package scrape asks engines for their queue and the use of their KV memory, where no
+// forwarder tells of them. It reads a few of the metrics that vLLM and SGLang export, and
+// no more of a page than it has to; a worker is asked the more often the more it
+// changes.
 //
 // # Concurrency
 //
@@ -8,14 +9,11 @@
 package scrape
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
+	"math"
+	"math/rand/v2"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,19 +23,15 @@ import (
 // Bounds of the questions.
 const (
 	Fastest = 250 * time.Millisecond // between two questions to a worker that changes
-	Slowest = 5 * time.Second        // to one that does not, or does not answer
+	// Slowest is between two to one that does not, or does not answer. It is below the
+	// 5 s after which engines close an idle connection (uvicorn's default).
+	Slowest = 4500 * time.Millisecond
 
 	timeout  = time.Second
-	maxPage  = 4 << 20
-	maxLine  = 64 << 10
-	maxAtOne = 16 // workers asked at the same time
+	buffered = 16 << 10 // of a page at a time
+	maxAtOne = 16       // workers asked at the same time
+	slowGrid = 2 * Fastest
 )
-
-// Engine is what an engine says of itself.
-type Engine struct {
-	Running, Waiting float64 // requests
-	KVUse            float64 // share of the KV cache in use, 0 to 1
-}
 
 // Scraper asks the engines of a fleet. Make it with [New].
 type Scraper struct {
@@ -46,9 +40,12 @@ type Scraper struct {
 	tell  func(worker string, e Engine, at time.Time)
 	http  *http.Client
 
+	buffers sync.Pool // of *[buffered]byte
+
 	mu    sync.Mutex
 	state map[string]*state
 	slots chan struct{}
+	sped  chan struct{} // somebody is to be asked sooner than was planned
 }
 
 type state struct {
@@ -62,39 +59,49 @@ type state struct {
 // which is called from several goroutines.
 func New(store *fleet.Store, want func(worker string) bool, tell func(worker string, e Engine, at time.Time)) *Scraper {
 	return &Scraper{
-		store: store, want: want, tell: tell, state: map[string]*state{}, slots: make(chan struct{}, maxAtOne),
-		http: &http.Client{Timeout: timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 2 * Slowest, Proxy: nil}},
+		store: store, want: want, tell: tell, state: map[string]*state{},
+		slots: make(chan struct{}, maxAtOne), sped: make(chan struct{}, 1),
+		buffers: sync.Pool{New: func() any { return new([buffered]byte) }},
+		http: &http.Client{Timeout: timeout, Transport: &http.Transport{
+			MaxIdleConnsPerHost: 1, IdleConnTimeout: 2 * Slowest, DisableCompression: true, Proxy: nil,
+		}},
 	}
 }
 
 // Run asks until ctx is done, and returns nil when all has ended.
 func (s *Scraper) Run(ctx context.Context) error {
-	tick := time.NewTicker(Fastest)
-	defer tick.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
+		changed := s.store.Changed()
 		select {
 		case <-ctx.Done():
 			return nil
-		case now := <-tick.C:
-			for _, w := range s.due(now) {
-				select {
-				case s.slots <- struct{}{}:
-				case <-ctx.Done():
-					return nil
-				}
-				wg.Go(func() {
-					defer func() { <-s.slots }()
-					s.ask(ctx, w)
-				})
-			}
+		case <-changed:
+		case <-s.sped:
+		case <-timer.C:
 		}
+		workers, next := s.due(time.Now())
+		for _, w := range workers {
+			select {
+			case s.slots <- struct{}{}:
+			case <-ctx.Done():
+				return nil
+			}
+			wg.Go(func() {
+				defer func() { <-s.slots }()
+				s.ask(ctx, w)
+			})
+		}
+		timer.Reset(time.Until(next))
 	}
 }
 
-// due returns whom to ask now, and forgets those that have left.
-func (s *Scraper) due(now time.Time) []*fleet.Worker {
+// due returns whom to ask now and when to look again, and forgets those that have
+// left.
+func (s *Scraper) due(now time.Time) (out []*fleet.Worker, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snap := s.store.Snapshot()
@@ -103,24 +110,43 @@ func (s *Scraper) due(now time.Time) []*fleet.Worker {
 			delete(s.state, id)
 		}
 	}
-	var out []*fleet.Worker
+	next = now.Add(onGrid(now, Slowest))
 	for _, w := range snap.Workers {
 		st := s.state[w.ID]
 		if st == nil {
 			st = &state{every: Fastest, next: now}
 			s.state[w.ID] = st
 		}
-		if st.busy || now.Before(st.next) || w.Status != fleet.Active {
-			continue
+		if !now.Before(st.next) {
+			every := st.every
+			switch {
+			case w.Status != fleet.Active || !s.want(w.ID):
+				every = Slowest
+			case !st.busy:
+				st.busy = true
+				out = append(out, w)
+			}
+			st.next = now.Add(onGrid(now, every))
 		}
-		if !s.want(w.ID) {
-			st.next = now.Add(Slowest)
-			continue
+		if st.next.Before(next) {
+			next = st.next
 		}
-		st.busy = true
-		out = append(out, w)
 	}
-	return out
+	return out, next
+}
+
+// onGrid shortens a wait from now so that it ends on a grid of the wall clock, on
+// which questions to many workers fall together: they wake an idle process once
+// and not once for each. Of long waits some are a step shorter, so that workers that
+// came together do not stay so.
+func onGrid(now time.Time, wait time.Duration) time.Duration {
+	grid := Fastest
+	if wait > 4*Fastest {
+		grid = slowGrid
+		wait -= time.Duration(rand.IntN(2)) * grid //nolint:gosec // spread, not secrecy
+	}
+	end := now.Add(wait)
+	return max(grid/2, wait-end.Sub(end.Truncate(grid)))
 }
 
 // ask reads one worker's page.
@@ -129,15 +155,23 @@ func (s *Scraper) ask(ctx context.Context, w *fleet.Worker) {
 	now := time.Now()
 	s.mu.Lock()
 	if st := s.state[w.ID]; st != nil {
+		was := st.every
 		switch {
 		case err != nil:
 			st.every = Slowest
-		case e.Running != st.last.Running || e.Waiting != st.last.Waiting:
+		case e.Running != st.last.Running || e.Waiting != st.last.Waiting || math.Abs(e.KVUse-st.last.KVUse) >= 0.01:
 			st.every = max(Fastest, st.every/2)
 		default:
 			st.every = min(Slowest, st.every*3/2)
 		}
-		st.last, st.busy, st.next = e, false, now.Add(st.every)
+		st.last, st.busy = e, false
+		if st.every < was {
+			st.next = now.Add(onGrid(now, st.every))
+			select {
+			case s.sped <- struct{}{}:
+			default:
+			}
+		}
 	}
 	s.mu.Unlock()
 	if err == nil {
@@ -158,54 +192,7 @@ func (s *Scraper) read(ctx context.Context, url string) (Engine, error) {
 	if resp.StatusCode != http.StatusOK {
 		return Engine{}, fmt.Errorf("metrics page: %s", resp.Status)
 	}
-	return Parse(resp.Body)
-}
-
-// Parse reads the metrics of an engine out of its page. A page without them is an
-// error: it is not an engine's.
-func Parse(page io.Reader) (Engine, error) {
-	var e Engine
-	found := false
-	lines := bufio.NewScanner(io.LimitReader(page, maxPage))
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		name, value, ok := sample(lines.Text())
-		if !ok {
-			continue
-		}
-		switch name { // with several models or ranks on a page, requests add up
-		case "vllm:num_requests_running", "sglang:num_running_reqs":
-			e.Running += value
-			found = true
-		case "vllm:num_requests_waiting", "sglang:num_queue_reqs":
-			e.Waiting += value
-		case "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage":
-			e.KVUse = max(e.KVUse, value)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return e, fmt.Errorf("metrics page: %w", err)
-	}
-	if !found {
-		return e, errors.New("metrics page: it has neither vllm:num_requests_running nor sglang:num_running_reqs")
-	}
-	return e, nil
-}
-
-// sample takes a line of the text format apart.
-func sample(line string) (name string, value float64, ok bool) {
-	if !strings.HasPrefix(line, "vllm:") && !strings.HasPrefix(line, "sglang:") {
-		return "", 0, false
-	}
-	end := strings.IndexAny(line, "{ ")
-	if end < 0 {
-		return "", 0, false
-	}
-	rest := line[end:]
-	if close := strings.LastIndexByte(rest, '}'); close >= 0 {
-		rest = rest[close+1:]
-	}
-	text, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-	value, err := strconv.ParseFloat(text, 64)
-	return line[:end], value, err == nil && value >= 0 && value < 1e9
+	buffer := s.buffers.Get().(*[buffered]byte) //nolint:forcetypeassert // the pool has no other
+	defer s.buffers.Put(buffer)
+	return Parse(resp.Body, buffer[:])
 }
