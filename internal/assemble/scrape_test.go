@@ -17,6 +17,7 @@ import (
 	"pointsman/config"
 	"pointsman/internal/assemble"
 	"pointsman/internal/run"
+	"pointsman/internal/testkit"
 	"pointsman/picker"
 )
 
@@ -65,8 +66,8 @@ func TestTheUseOfKVMemoryIsAskedAndPicked(t *testing.T) {
 	}
 	parts := run.New(context.WithoutCancel(t.Context()))
 	c.Start(parts)
-	waitFor(t, func() bool { return len(c.Store.Snapshot().Workers) == 2 })
-	waitFor(t, func() bool {
+	testkit.Until(t, "the fleet", func() bool { return len(c.Store.Snapshot().Workers) == 2 })
+	testkit.Until(t, "what the engines say of their memory", func() bool {
 		d, err := c.Picker.Pick(time.Now(), &picker.Request{ID: "r", Model: "m", Tokens: 100})
 		if err != nil {
 			t.Fatal(err)
