@@ -95,8 +95,8 @@ replay: bin/pointsman ## what each policy would do with a trace (TRACE=file), in
 	bin/pointsman replay $(if $(TRACE),--trace $(TRACE)) --capacity --html $(or $(HTML),replay.html)
 
 .PHONY: replay-goals
-replay-goals: bin/pointsman ## policy least-latency against others on TRACE=file and on drawn documents: JSON as its last line
-	bin/pointsman replay --goals $(if $(TRACE),--trace $(TRACE),--generate conversations) $(if $(TRACE),--generate $(or $(GENERATE),documents))
+replay-goals: bin/pointsman ## policy least-latency against others on TRACE=file and on a drawn stand-in for the Mooncake synthetic trace: JSON as its last line
+	bin/pointsman replay --goals $(if $(TRACE),--trace $(TRACE),--generate conversations) $(if $(TRACE),--generate $(or $(GENERATE),synthetic))
 
 .PHONY: chaos
 chaos: build tools ## break a whole fleet by a seeded schedule and check invariants (SEED=1, SECONDS=60): JSON as its last line

@@ -202,6 +202,9 @@ func (x *exchange) unbuffer() {
 func (x *exchange) release() {
 	if x.picked {
 		x.picked = false
+		if x.outcome == breaker.Success && x.responded {
+			x.dec.Answered(x.report.Output)
+		}
 		x.dec.Done(x.s.now(), x.outcome)
 	}
 	x.pass.Release() // after the worker: who waits needs both

@@ -183,6 +183,9 @@ func (s *Server) conclude(p *parked, d *reports.Done, at time.Time) {
 	}
 	if x.picked {
 		x.picked = false
+		if x.outcome == breaker.Success {
+			x.dec.Answered(d.Output)
+		}
 		x.dec.Done(at, x.outcome)
 		x.pass.Release()
 	}

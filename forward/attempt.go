@@ -165,7 +165,12 @@ func (a *attempt) try() (err error) {
 	x := a.x
 	outcome := breaker.Neutral
 	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
-	defer func() { a.decision.Done(time.Now(), outcome) }()
+	defer func() {
+		if outcome == breaker.Success {
+			a.decision.Answered(x.answered())
+		}
+		a.decision.Done(time.Now(), outcome)
+	}()
 	defer a.cancel(nil)
 	a.waits.prepare(a)
 	defer a.waits.stop()

@@ -118,6 +118,16 @@ func (x *exchange) land(took time.Duration) {
 	}
 }
 
+// answered returns how many tokens the answer had: the pieces of a stream, or what the
+// engine has counted of an answer in one piece; 0 unknown.
+func (x *exchange) answered() int {
+	var r audit.Report
+	if x.tokens == 0 && x.tail != nil && x.tail.Usage(&r) {
+		return r.Output
+	}
+	return x.tokens
+}
+
 // countTokens reads what the engine has counted; of the answer's tokens, where it
 // has not, how many pieces came.
 func (x *exchange) countTokens(d *reports.Done) {

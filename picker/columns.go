@@ -30,7 +30,9 @@ func (s *selection) fillTimed(i int, t *target, now int64) {
 	in := &s.in
 	pace := t.pace(in.FleetPace)
 	in.Pace[i] = pace
-	in.Queue[i] = t.external.now.PrefillTokens
+	others := &t.external.now
+	in.Queue[i] = others.PrefillTokens
+	in.Coming[i] = float64(t.coming-t.pastTokens) + others.PrefillTokens
 	if t.head != nil {
 		in.Queue[i] += t.ahead(now, pace)
 	}

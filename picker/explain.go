@@ -11,31 +11,34 @@ import (
 // Record explains one pick: every candidate's columns, costs and exclusion. All
 // amounts are in tokens unless their name says otherwise; costs are in CostUnit.
 type Record struct {
-	Time         time.Time   `json:"time"`
-	RequestID    string      `json:"request_id,omitempty"`
-	Model        string      `json:"model"`
-	Policy       string      `json:"policy"`
-	Reason       string      `json:"reason,omitempty"`  // how the prompt was known
-	Error        string      `json:"error,omitempty"`   // why no worker was chosen
-	Chosen       string      `json:"chosen,omitempty"`  // key of the target
-	Leg          string      `json:"leg,omitempty"`     // prefill or decode: the pick chose a pair, and has a record for each
-	Partner      string      `json:"partner,omitempty"` // key of the pair's other target
-	AllOpen      bool        `json:"all_open,omitempty"`
-	OverCap      bool        `json:"over_cap,omitempty"` // a cap that is not enforced would have left the chosen one out
-	Pinned       bool        `json:"pinned,omitempty"`   // chosen because it served the conversation before
-	Approx       bool        `json:"approx,omitempty"`
-	ByLoad       bool        `json:"by_load,omitempty"`
-	Retention    string      `json:"retention"`
-	PromptTokens int         `json:"prompt_tokens"` // as the request said
-	BlockTokens  int         `json:"block_tokens"`  // of these, in full blocks
-	HitTokens    int         `json:"hit_tokens"`    // of these, believed to be on the chosen worker
-	CostUnit     string      `json:"cost_unit,omitempty"`
-	FleetRate    float64     `json:"fleet_rate,omitempty"` // te per ms, of the candidates on average
-	TextWeight   float64     `json:"text_weight"`          // after role, retention and modality
-	ImageWeight  float64     `json:"image_weight"`
-	Candidates   []Candidate `json:"candidates"`
-	Prefill      *Record     `json:"prefill,omitempty"` // of [Picker.Dry]: the prefill leg of the pair
-	Shadow       *Shadow     `json:"shadow,omitempty"`
+	Time         time.Time `json:"time"`
+	RequestID    string    `json:"request_id,omitempty"`
+	Model        string    `json:"model"`
+	Policy       string    `json:"policy"`
+	Reason       string    `json:"reason,omitempty"`  // how the prompt was known
+	Error        string    `json:"error,omitempty"`   // why no worker was chosen
+	Chosen       string    `json:"chosen,omitempty"`  // key of the target
+	Leg          string    `json:"leg,omitempty"`     // prefill or decode: the pick chose a pair, and has a record for each
+	Partner      string    `json:"partner,omitempty"` // key of the pair's other target
+	AllOpen      bool      `json:"all_open,omitempty"`
+	OverCap      bool      `json:"over_cap,omitempty"` // a cap that is not enforced would have left the chosen one out
+	Pinned       bool      `json:"pinned,omitempty"`   // chosen because it served the conversation before
+	Approx       bool      `json:"approx,omitempty"`
+	ByLoad       bool      `json:"by_load,omitempty"`
+	Retention    string    `json:"retention"`
+	PromptTokens int       `json:"prompt_tokens"` // as the request said
+	BlockTokens  int       `json:"block_tokens"`  // of these, in full blocks
+	HitTokens    int       `json:"hit_tokens"`    // of these, believed to be on the chosen worker
+	CostUnit     string    `json:"cost_unit,omitempty"`
+	FleetRate    float64   `json:"fleet_rate,omitempty"` // te per ms, of the candidates on average
+	// ExpectedOutput is how many tokens the answer is expected to have, where the policy
+	// or its shadow goes by time.
+	ExpectedOutput float64     `json:"expected_output_tokens,omitempty"`
+	TextWeight     float64     `json:"text_weight"` // after role, retention and modality
+	ImageWeight    float64     `json:"image_weight"`
+	Candidates     []Candidate `json:"candidates"`
+	Prefill        *Record     `json:"prefill,omitempty"` // of [Picker.Dry]: the prefill leg of the pair
+	Shadow         *Shadow     `json:"shadow,omitempty"`
 }
 
 // Shadow is what the second policy would have done in a pick's place: see
@@ -156,7 +159,7 @@ func (t *trace) record() Record {
 		rec.CostUnit = t.policy.unit
 	}
 	if t.in.FleetPace > 0 {
-		rec.FleetRate = 1 / t.in.FleetPace
+		rec.FleetRate, rec.ExpectedOutput = 1/t.in.FleetPace, t.in.Answer
 	}
 	rec.Shadow = t.shadow.record(t.rows)
 	if rec.Partner = t.partner; t.role != fleet.Mixed {

@@ -16,14 +16,15 @@ type Latency struct {
 	// than Lambda times that takes. 1 to 20; default 2.5. 3 suits more than 95 % load,
 	// 2 less than 50 %.
 	Lambda float64
-	// Kappa is the price of the same work for each request that is being decoded
-	// there. 0 (ignored) to 1; default 0.05.
+	// Kappa is the price of the same work for each request that is decoded there
+	// meanwhile, of answers of [scorer.UsualAnswer] tokens: shorter ones feel a stall
+	// more. 0 (ignored) to 1; default 0.06.
 	Kappa float64
 	// Delta is how much of the slower decoding beside resident context counts. 0
-	// (ignored) to 10; default 0.2.
+	// (ignored) to 10; default 0.3.
 	Delta float64
-	// OutputTokens is how long an answer is expected to be, in tokens. 1 to 1e6;
-	// default 340.
+	// OutputTokens is how long an answer is expected to be, in tokens, before any has
+	// ended: see [Decision.Answered]. 1 to 1e6; default 340.
 	OutputTokens float64
 	// ContextMS is how much one token of resident context makes a decode step longer,
 	// in milliseconds. 0 to 1; default 4e-5.
@@ -42,17 +43,17 @@ type Latency struct {
 	// learned of the fleet. 0.01 to 1e5; default 16.
 	StartRate float64
 	// Slack is the share above the lowest cost within which the worker with the fewest
-	// requests in flight is chosen. 0 to 1; default 0.05.
+	// requests in flight is chosen. 0 to 1; default 0.01.
 	Slack float64
 }
 
-// DefaultLatency returns the tuning that did best in simulation. The optimum is flat:
-// Lambda from 2 to 3, Kappa from 0.03 to 0.1 and Delta from 0.1 to 0.4 are within two
-// percent of each other.
+// DefaultLatency returns the tuning that did best in simulation (docs/policies.md). The
+// optimum is flat: Lambda from 2 to 3, Kappa from 0.05 to 0.08 and Delta from 0.2 to 0.4
+// are within two percent of each other.
 func DefaultLatency() Latency {
 	return Latency{
-		Lambda: 2.5, Kappa: 0.05, Delta: 0.2, OutputTokens: 340, ContextMS: 4e-5, SequenceMS: 0.03,
-		TransferRate: 100, AttentionTokens: 50_000, StartRate: 16, Slack: 0.05,
+		Lambda: 2.5, Kappa: 0.06, Delta: 0.3, OutputTokens: 340, ContextMS: 4e-5, SequenceMS: 0.03,
+		TransferRate: 100, AttentionTokens: 50_000, StartRate: 16, Slack: 0.01,
 	}
 }
 
@@ -68,9 +69,9 @@ type LatencyField struct {
 func (l *Latency) Fields() []LatencyField {
 	return []LatencyField{
 		{"lambda", "price of the prefill that a request brings a worker: 1 for its own, the rest for what it takes from later ones", &l.Lambda, 1, 20},
-		{"kappa", "price of the same prefill for each request that is being decoded there; 0 ignores them", &l.Kappa, 0, 1},
+		{"kappa", "price of the same prefill for each request that is decoded there meanwhile; 0 ignores them", &l.Kappa, 0, 1},
 		{"delta", "how much of the slower decoding beside resident context counts; 0 ignores it", &l.Delta, 0, 10},
-		{"output-tokens", "how many tokens an answer is expected to have", &l.OutputTokens, 1, 1e6},
+		{"output-tokens", "how many tokens an answer is expected to have, before any has taught it", &l.OutputTokens, 1, 1e6},
 		{"context-ms", "milliseconds that a token of resident context adds to a decode step", &l.ContextMS, 0, 1},
 		{"sequence-ms", "milliseconds that a running request adds to a decode step; it counts for decode legs", &l.SequenceMS, 0, 10},
 		{"transfer-tokens-per-ms", "tokens whose KV cache a prefill worker sends a decode worker per millisecond; 0 takes no time", &l.TransferRate, 0, 1e6},

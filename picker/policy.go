@@ -79,7 +79,8 @@ type weights struct {
 	text  float64 // of the overlap (Infera kv_event_aware.py: w_text, w_mm)
 	image float64
 
-	// Of least-latency, in what makes milliseconds of each column.
+	// Of least-latency, in what makes milliseconds of each column; resident and running
+	// for each token of the answer.
 	waiting, prefill, later, stalled float64
 	resident, running, transfer      float64
 
@@ -161,18 +162,22 @@ func (c *Config) weigh(role fleet.Role, req *Request) weights {
 	return w
 }
 
-// weigh sets the weights of a leg in time. A prefill leg waits and computes; a decode
-// leg receives what the prompt lacks there, and runs beside others. How long a client
-// wants its prompt cached changes no time.
+// weigh sets the weights of a leg in time. A prefill leg waits and computes, and nothing
+// is decoded there; a decode leg receives what the prompt lacks there, and runs beside
+// others. How long a client wants its prompt cached changes no time.
 func (l *Latency) weigh(w *weights, role fleet.Role) {
-	perAnswer := l.Delta * l.OutputTokens
-	w.resident = perAnswer * l.ContextMS
+	if role != fleet.Prefill {
+		w.resident = l.Delta * l.ContextMS
+	}
 	if role == fleet.Decode {
-		w.running = perAnswer * l.SequenceMS
+		w.running = l.Delta * l.SequenceMS
 		if l.TransferRate > 0 {
 			w.transfer = 1 / l.TransferRate
 		}
 		return
 	}
-	w.waiting, w.prefill, w.later, w.stalled = 1, 1, l.Lambda-1, l.Kappa
+	w.waiting, w.prefill, w.later = 1, 1, l.Lambda-1
+	if role != fleet.Prefill {
+		w.stalled = l.Kappa
+	}
 }

@@ -225,6 +225,7 @@ func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
 	faint := faintest * in.Unit
 	timed := len(in.Queue) > 0
 	var fleet evidence
+	var said answers
 	for i, r := range s.rows {
 		t := r.t
 		in.Out[i] = s.why[i] != eligible
@@ -251,6 +252,7 @@ func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
 		s.size[i], s.mode[i] = t.size, t.mode
 		if timed {
 			fleet.add(t)
+			said.add(&t.answers)
 		}
 	}
 	limit := math.MaxInt
@@ -259,7 +261,7 @@ func (s *selection) fill(req *Request, index *kvindex.Index, scale float64) {
 	}
 	now := s.at.UnixNano()
 	if timed {
-		in.FleetPace = s.latency.fleetPace(fleet)
+		in.FleetPace, in.Answer = s.latency.fleetPace(fleet), s.latency.answer(said)
 	}
 	for i, r := range s.rows {
 		s.overlap(i, r.t, limit)

@@ -23,6 +23,7 @@ type target struct {
 	turn     uint64 // number of the pick that last chose it
 	waiting  int64  // tokens to prefill for the pending ones
 	context  int64  // prompt tokens of the others
+	coming   int64  // of the pending ones
 	plain    int64  // tokens that requests without blocks stand for
 	plains   int64  // these requests
 	recent   float64
@@ -33,6 +34,7 @@ type target struct {
 	head, tail *leg    // the pending ones in order
 	progress   int64   // when the queue last was empty, or got shorter at its head; Unix ns
 	seen       evidence
+	answers    answers
 	scraped    Scraped
 	asked      bool   // there is a scraped
 	place      uint64 // on the ring
@@ -85,6 +87,7 @@ func (l *leg) start() {
 	}
 	t.pending++
 	t.waiting += l.miss
+	t.coming += l.prompt
 	if l.node != nil {
 		l.node.pending++
 		return
@@ -99,6 +102,7 @@ func (l *leg) seen(now time.Time) {
 	t := l.t
 	t.pending--
 	t.waiting -= l.miss
+	t.coming -= l.prompt
 	t.context += l.prompt
 	if l.node != nil {
 		l.node.pending--
@@ -118,6 +122,7 @@ func (l *leg) stop(now time.Time, hadFirst bool, pool *nodePool) {
 	} else {
 		t.pending--
 		t.waiting -= l.miss
+		t.coming -= l.prompt
 	}
 	if l.node == nil {
 		t.plain -= l.plain

@@ -36,28 +36,43 @@ func Later(in *Input, weight float64, cost []float64) {
 	}
 }
 
-// Stalled prices what the same work takes from each request that is being decoded,
-// at the fleet's pace: prefill and decode share the engine's steps.
+// Stalled prices what the same work takes from the answers that are being written
+// while it is done, at the fleet's pace: prefill and decode share the engine's steps.
+// These are of all requests in flight: those that wait now come first, and are
+// decoded by then. The weight is for answers of [UsualAnswer] tokens: one that is
+// shorter feels the same stall more, for it makes each of its tokens later.
 func Stalled(in *Input, weight float64, cost []float64) {
-	weight *= in.FleetPace
-	decoders := in.Decoders[:len(in.Work)]
+	weight *= in.FleetPace * min(maxHaste, max(1/maxHaste, UsualAnswer/in.Answer))
+	requests := in.Requests[:len(in.Work)]
 	cost = cost[:len(in.Work)]
 	for i, te := range in.Work {
-		cost[i] += weight * te * decoders[i]
+		cost[i] += weight * te * requests[i]
 	}
 }
 
-// Resident prices the context that a candidate's running requests hold: each of
-// the answer's tokens reads it.
+// UsualAnswer is the answer, in tokens, that the weight of [Stalled] is meant for: the
+// mean of the conversation trace in which it was found. Others count up to four times
+// as much, or as little.
+const (
+	UsualAnswer = 340
+	maxHaste    = 4
+)
+
+// Resident prices the context that a candidate's requests hold, or will when they are
+// decoded beside this one: each of the answer's tokens reads it.
 func Resident(in *Input, weight float64, cost []float64) {
+	weight *= in.Answer
+	coming := in.Coming[:len(in.Context)]
 	for i, tokens := range in.Context {
-		cost[i] += weight * tokens
+		cost[i] += weight * (tokens + coming[i])
 	}
 }
 
-// Running prices the requests that a candidate decodes.
+// Running prices the requests beside which a candidate would decode: those that wait
+// for their first token will be running by then.
 func Running(in *Input, weight float64, cost []float64) {
-	for i, n := range in.Decoders {
+	weight *= in.Answer
+	for i, n := range in.Requests {
 		cost[i] += weight * n
 	}
 }

@@ -26,7 +26,7 @@ type Columns uint8
 
 // Groups of columns. Policies say what they read, so that none pays for another's.
 const (
-	Timed    Columns = 1 << iota // Queue, Pace and Work
+	Timed    Columns = 1 << iota // Queue, Pace, Work and Coming
 	Compared                     // Held, Queued, Usage, Stored and Draw
 	Basic    Columns = 0
 	All              = Timed | Compared
@@ -39,6 +39,7 @@ type Input struct {
 	Unit      float64 // tokens that stand for one block where a request or image has none of its own
 	Prompt    float64 // tokens of the prompt, at least one
 	FleetPace float64 // milliseconds per te, as the candidates have on average; of Timed
+	Answer    float64 // tokens that an answer is expected to have, at least one; of Timed
 
 	Miss    []float64 // prompt tokens the candidate would have to prefill
 	Hit     []float64 // prompt tokens it is believed to hold
@@ -53,9 +54,10 @@ type Input struct {
 	Context  []float64 // prompt tokens of these: what they hold resident
 	Out      []bool    // it cannot be chosen: for scorers that compare candidates with each other
 
-	Queue []float64 // of Timed: te before it could begin
-	Work  []float64 // of Timed: te that the request is to it
-	Pace  []float64 // of Timed: milliseconds that it takes per te
+	Queue  []float64 // of Timed: te before it could begin
+	Work   []float64 // of Timed: te that the request is to it
+	Pace   []float64 // of Timed: milliseconds that it takes per te
+	Coming []float64 // of Timed: prompt tokens of its requests without a first token, at least
 
 	Held   []float64 // of Compared: Hit, and what a burst has used up of it
 	Queued []float64 // of Compared: requests that its engine had not begun when it was last asked; as the ledger has them where it was not
@@ -81,7 +83,7 @@ func (in *Input) Resize(n int, want Columns) {
 
 // Clear zeroes every value.
 func (in *Input) Clear() {
-	in.Prompt, in.FleetPace = 0, 0
+	in.Prompt, in.FleetPace, in.Answer = 0, 0, 0
 	for _, c := range in.columns() {
 		clear(*c.values)
 	}
@@ -90,7 +92,7 @@ func (in *Input) Clear() {
 
 // CopyFrom makes in a copy of src in in's own memory.
 func (in *Input) CopyFrom(src *Input) {
-	in.Unit, in.Prompt, in.FleetPace = src.Unit, src.Prompt, src.FleetPace
+	in.Unit, in.Prompt, in.FleetPace, in.Answer = src.Unit, src.Prompt, src.FleetPace, src.Answer
 	from := src.columns()
 	for i, c := range in.columns() {
 		*c.values = append((*c.values)[:0], *from[i].values...)
@@ -104,7 +106,7 @@ type column struct {
 	of     Columns
 }
 
-func (in *Input) columns() [18]column {
+func (in *Input) columns() [19]column {
 	return [...]column{
 		{&in.Miss, Basic},
 		{&in.Hit, Basic},
@@ -120,6 +122,7 @@ func (in *Input) columns() [18]column {
 		{&in.Queue, Timed},
 		{&in.Work, Timed},
 		{&in.Pace, Timed},
+		{&in.Coming, Timed},
 		{&in.Queued, Compared},
 		{&in.Usage, Compared},
 		{&in.Stored, Compared},

@@ -32,12 +32,12 @@ func ExampleLoad() {
 
 // columns has a different value in every cell.
 func columns(n int) *scorer.Input {
-	in := &scorer.Input{Unit: 16, Prompt: 5000, FleetPace: 0.5}
+	in := &scorer.Input{Unit: 16, Prompt: 5000, FleetPace: 0.5, Answer: 170}
 	in.Resize(n, scorer.All)
 	for k, c := range []*[]float64{
 		&in.Miss, &in.Hit, &in.Missing, &in.Active, &in.Recent, &in.Turn,
 		&in.Requests, &in.Waiting, &in.Decoders, &in.Context,
-		&in.Held, &in.Queue, &in.Work, &in.Pace, &in.Queued, &in.Usage, &in.Stored, &in.Draw,
+		&in.Held, &in.Queue, &in.Work, &in.Pace, &in.Queued, &in.Usage, &in.Stored, &in.Draw, &in.Coming,
 	} {
 		for i := range *c {
 			(*c)[i] = float64(100*(k+1) + i)
@@ -65,9 +65,9 @@ func TestEachScorerAddsItsPrice(t *testing.T) {
 		{"waiting", 2, []float64{2 * 1200 * 1400, 2 * 1201 * 1401}},
 		{"prefill", 1, []float64{1300 * 1400, 1301 * 1401}},
 		{"later", 1.5, []float64{1.5 * 1300 * 0.5, 1.5 * 1301 * 0.5}},
-		{"stalled", 0.05, []float64{0.05 * 900 * 1300 * 0.5, 0.05 * 901 * 1301 * 0.5}},
-		{"resident", 0.01, []float64{10, 10.01}},
-		{"running", 2, []float64{1800, 1802}},
+		{"stalled", 0.05, []float64{0.05 * 2 * 700 * 1300 * 0.5, 0.05 * 2 * 701 * 1301 * 0.5}}, // answers of half the usual length
+		{"resident", 0.01, []float64{1.7 * (1000 + 1900), 1.7 * (1001 + 1901)}},
+		{"running", 2, []float64{340 * 700, 340 * 701}},
 		{"transfer", 0.01, []float64{48, 47.99}},
 
 		{"dynamo", 1, []float64{800 + 5000 - 1100 + 400 + 5000, 801 + 5000 - 1101 + 401 + 5000}},

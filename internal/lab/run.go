@@ -365,6 +365,7 @@ func (m *sim) heardEnd(c *call, try int) {
 	}
 	switch {
 	case c.ended > 0:
+		c.decision.Answered(c.req.Output)
 		c.decision.Done(at(m.now), breaker.Success)
 		c.pass.Release()
 		m.end(c, served)
