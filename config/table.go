@@ -163,6 +163,7 @@ func (c *Config) requests() []setting {
 		{name: "body-chunk", group: "Requests", in: EPP, usage: "largest piece of a body handed back to the gateway, in bytes", value: intValue(&c.ExtProc.ChunkSize, 1024, 1<<30)},
 		{name: "epp-fallback-endpoints", group: "Requests", in: EPP, usage: "endpoints that an answer names, the best first, for gateways that take the next when they cannot reach one (override_host with a retry policy); 1 is the best alone, which ORIGINAL_DST clusters need", value: intValue(&c.ExtProc.Endpoints, 1, 8)},
 		{name: "clear-route-cache", group: "Requests", in: EPP, usage: "make the gateway select the route again after a pick", value: boolValue(&c.ExtProc.ClearRouteCache)},
+		{name: "mode-override", group: "Requests", in: EPP, usage: "ask a gateway that streams or buffers response bodies to the EPP to show it no more than the headers (mode_override), where forwarders report how requests end. Envoy heeds it with allow_mode_override, and never in FULL_DUPLEX_STREAMED; who does not heed it is not asked again", value: boolValue(&c.ExtProc.ModeOverride)},
 		{name: "max-in-flight", group: "Requests", in: EPP, usage: "open requests above which new ones get 429; 0 for no limit", value: intValue(&c.ExtProc.MaxInFlight, 0, 1<<30)},
 	}
 }

@@ -44,6 +44,7 @@ type assembler struct {
 	control []controlHeader
 	tail    mem.Buffer
 	plain   [answerResponseTrailers + 1]mem.BufferSlice // answers that change nothing
+	hidden  [modeFullDuplex + 1][]byte                  // overrides of the modes, see hiddenModes
 }
 
 func newAssembler(pool *bufferPool) *assembler {
@@ -51,6 +52,7 @@ func newAssembler(pool *bufferPool) *assembler {
 		pool:    pool,
 		control: controls[:],
 		tail:    mem.SliceBuffer(eosTail),
+		hidden:  hiddenModes(),
 	}
 	for num := answerRequestHeaders; num <= answerResponseTrailers; num++ {
 		var inner []byte

@@ -44,6 +44,11 @@ type Config struct {
 	// may re-roll a weighted choice of pools. Default false.
 	ClearRouteCache bool
 
+	// ModeOverride asks gateways that show response bodies, but not in the mode
+	// FULL_DUPLEX_STREAMED, to stop it, once forwarders report how requests end. Those
+	// that do not heed it are asked no more. Default true.
+	ModeOverride bool
+
 	// RewriteHeader lets the protocol's request header x-gateway-model-name-rewrite
 	// name the model that is put into the body, where no rewrite of the pool is for
 	// the request's. A client could get past a check of the body's model by it, so
@@ -85,6 +90,7 @@ func DefaultConfig() Config {
 		ChunkSize:       62000,
 		DestinationPort: 8000,
 		Endpoints:       1,
+		ModeOverride:    true,
 		Secure:          true,
 		DrainDelay:      5 * time.Second,
 		DrainTimeout:    300 * time.Second,

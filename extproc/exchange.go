@@ -73,6 +73,8 @@ type exchange struct {
 	first     bool // a first token was seen
 	encoded   bool // the body is compressed
 	outcome   breaker.Outcome
+	prepared  bool         // a report of the end is taken, should the body be hidden
+	asked     bool         // the gateway was asked to hide the body, and has shown none of it
 	tail      *audit.Tail  // the body's last bytes
 	report    audit.Report // what the pick foresaw, until the engine has told
 	bytesOut  int
@@ -218,6 +220,7 @@ const maxKeptAnswers = 64
 // end closes the exchange when its stream has ended, however it did, and leaves
 // it empty for the next.
 func (x *exchange) end() {
+	x.conceal()
 	if !x.leave() {
 		x.release()
 	}

@@ -84,6 +84,8 @@ type metrics struct {
 	returned *prometheus.CounterVec
 	reports  *prometheus.CounterVec
 	output   prometheus.Counter
+
+	overrides *prometheus.CounterVec
 }
 
 func counter(name, help string) prometheus.Counter {
@@ -132,6 +134,10 @@ func newMetrics(bodies *admission.Budget, unseen func() int) *metrics {
 			Name: "pointsman_epp_reported_ends_total",
 			Help: "Ends of such requests by what their forwarder reports: ok, 4xx, 5xx, gone (the client left before the answer).",
 		}, []string{"outcome"}),
+		overrides: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pointsman_epp_mode_overrides_total",
+			Help: "Responses whose body the gateway was asked not to show (mode_override): heeded or ignored.",
+		}, []string{"result"}),
 		output: counter("pointsman_epp_usage_completion_tokens_total", "Tokens that engines generated, as forwarders report."),
 	}
 	m.openGauge = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -170,7 +176,7 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	for _, c := range []prometheus.Collector{
 		m.openGauge, m.buffered, m.requests, m.refused, m.pick, m.bytes, m.panics, m.crowded, m.malformed, m.elsewhere, m.moved, m.rewritten,
 		m.usageRequests, m.usagePrompt, m.usageCached, m.usagePredicted, m.usageHit,
-		m.unseen, m.returned, m.reports, m.output,
+		m.unseen, m.returned, m.reports, m.output, m.overrides,
 	} {
 		errs = append(errs, reg.Register(c))
 	}

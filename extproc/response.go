@@ -36,11 +36,11 @@ func (x *exchange) responseHeaders(ctx context.Context, m *message) error {
 	x.attribute(served, details, upstream)
 	x.move(served, details)
 	x.settle(receipt)
+	a := x.s.asm.same(m.kind)
 	if tell := x.tell(m); len(tell) > 0 {
-		x.push(x.s.asm.set(tell...))
-	} else {
-		x.push(x.s.asm.same(m.kind))
+		a = x.s.asm.set(tell...)
 	}
+	x.push(a.with(x.hide(m)))
 	switch {
 	case m.eos:
 		x.responseEnd()
@@ -197,6 +197,7 @@ func (x *exchange) progress() {
 }
 
 func (x *exchange) responseBody(m *message) {
+	x.shown()
 	x.bytesOut += len(m.body)
 	if len(m.body) > 0 {
 		x.progress()

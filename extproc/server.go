@@ -74,6 +74,8 @@ type Server struct {
 	streams sync.Pool // of *conversation
 	picks   atomic.Uint64
 	unseen  unseen
+
+	overrides overrides
 }
 
 // New returns a server that does not listen yet. It fails on a configuration

@@ -58,7 +58,8 @@ func (x *exchange) hides() bool { return x.responseMode == modeNone && !x.bypass
 // number gives the pick of x its number, under which forwarders report on it.
 func (x *exchange) number() {
 	x.pickNumber = x.s.picks.Add(1)
-	if x.hides() {
+	x.prepared = x.hideable()
+	if x.prepared || x.hides() {
 		x.s.unseen.expect(x.pickNumber)
 	}
 	id := x.s.deps.PickerID
@@ -81,14 +82,14 @@ func (u *unseen) expect(n uint64) {
 // leave hands the reservation of x over, if its end is to be reported. It says
 // whether it did.
 func (x *exchange) leave() bool {
-	if x.pickNumber == 0 || !x.hides() {
+	if x.pickNumber == 0 || !x.prepared && !x.hides() {
 		return false
 	}
 	u := &x.s.unseen
 	u.mu.Lock()
 	p := u.open[x.pickNumber]
 	told := x.status >= http.StatusBadRequest || x.status != 0 && !x.ours // by the response's head
-	if p == nil || !x.picked || x.responded || x.refused != 0 || told {
+	if p == nil || !x.picked || x.responded || x.refused != 0 || told || !x.hides() {
 		delete(u.open, x.pickNumber)
 		u.mu.Unlock()
 		return false
