@@ -23,6 +23,11 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 		route:  route,
 		direct: cfg.Mode == Direct && route.worker != "",
 	}
+	if r.ProtoMajor == 1 {
+		if x.client = connOf(x.ctx); x.client != nil {
+			x.client.limit = cfg.WriteTimeout
+		}
+	}
 	switch {
 	case x.direct:
 		x.vouch(now)
@@ -85,7 +90,7 @@ func (x *exchange) admit() error {
 	if _, err := clientBudget(x.r.Header); err != nil {
 		return err
 	}
-	body, err := x.s.readBody(&x.rc, x.r, bodyLimit{x.cfg.MaxBody, x.cfg.MinBodyRate})
+	body, err := x.s.readBody(&x.rc, x.r, bodyLimit{x.cfg.MaxBody, x.cfg.MinBodyRate, x.client.hasBody()})
 	if err != nil {
 		if x.r.Context().Err() != nil {
 			return errClientGone

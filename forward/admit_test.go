@@ -44,7 +44,7 @@ func TestBodiesAreReadWholeOrRefused(t *testing.T) {
 		}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", io.NopCloser(src))
 		r.ContentLength = tc.says
-		got, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r, bodyLimit{limit, 1 << 10})
+		got, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r, bodyLimit{limit, 1 << 10, false})
 		if !errors.Is(err, tc.want) {
 			t.Errorf("%s: error %v, want %v", tc.name, err, tc.want)
 			continue
@@ -69,7 +69,7 @@ func TestALargeAnnouncementAloneTakesLittleMemory(t *testing.T) {
 	s := &Server{bodies: admission.NewBudget(0)}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", io.NopCloser(strings.NewReader("{}")))
 	r.ContentLength = 32 << 20
-	got, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r, bodyLimit{DefaultConfig().MaxBody, 1 << 10})
+	got, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r, bodyLimit{DefaultConfig().MaxBody, 1 << 10, false})
 	if err != nil || cap(*got) > 2*trustLength {
 		t.Errorf("2 bytes of 32 MiB took %d, error %v", cap(*got), err)
 	}
@@ -79,7 +79,7 @@ func TestABrokenBodyIsTheClients(t *testing.T) {
 	s := &Server{bodies: admission.NewBudget(0)}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", io.NopCloser(io.MultiReader(strings.NewReader("{"), iotest.ErrReader(io.ErrUnexpectedEOF))))
 	r.ContentLength = 10
-	if _, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r, bodyLimit{DefaultConfig().MaxBody, 1 << 10}); !errors.Is(err, errBrokenBody) || Status(err) != 400 {
+	if _, err := s.readBody(http.NewResponseController(httptest.NewRecorder()), r, bodyLimit{DefaultConfig().MaxBody, 1 << 10, false}); !errors.Is(err, errBrokenBody) || Status(err) != 400 {
 		t.Errorf("error %v", err)
 	}
 }

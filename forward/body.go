@@ -53,7 +53,10 @@ func (p *buffers) put(b *[]byte) {
 }
 
 // bodyLimit is what a request's body must keep to.
-type bodyLimit struct{ size, rate int64 } // Config.MaxBody and MinBodyRate
+type bodyLimit struct {
+	size, rate int64 // Config.MaxBody and MinBodyRate
+	here       bool  // all of it has come
+}
 
 // readBody reads the whole body of r into a buffer of s.bufs; nil when there is
 // none. It reads on to the end of the body even when all announced bytes are
@@ -99,7 +102,7 @@ func (s *Server) fill(rc *http.ResponseController, src io.Reader, buf *[]byte, l
 			*buf = b
 		}
 		deadline := start.Add(bodyGrace + time.Duration(int64(len(b))/limit.rate)*time.Second)
-		if deadline.Sub(armed) > bodyGrace/4 {
+		if !limit.here && deadline.Sub(armed) > bodyGrace/4 {
 			_ = rc.SetReadDeadline(deadline) // not supported by the writers of some tests only
 			armed = deadline
 		}
@@ -112,7 +115,9 @@ func (s *Server) fill(rc *http.ResponseController, src io.Reader, buf *[]byte, l
 			continue
 		}
 		if errors.Is(err, io.EOF) {
-			_ = rc.SetReadDeadline(time.Time{})
+			if !limit.here {
+				_ = rc.SetReadDeadline(time.Time{})
+			}
 			return nil
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {

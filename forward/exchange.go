@@ -18,15 +18,16 @@ import (
 
 // exchange is one client request on its way.
 type exchange struct {
-	s     *Server
-	cfg   *Config // as it was when the request came
-	w     http.ResponseWriter
-	r     *http.Request
-	rc    http.ResponseController
-	conn  *guardedConn    // that gathers what a stream writes; nil for none
-	ctx   context.Context //nolint:containedctx // its life is the request's
-	start time.Time
-	id    string
+	s      *Server
+	cfg    *Config // as it was when the request came
+	w      http.ResponseWriter
+	r      *http.Request
+	rc     http.ResponseController
+	client *guardedConn    // by which an HTTP/1 request came; nil for others
+	conn   *guardedConn    // that gathers what a stream writes; nil for none
+	ctx    context.Context //nolint:containedctx // its life is the request's
+	start  time.Time
+	id     string
 
 	kind         prompt.Kind
 	target       string
@@ -173,7 +174,7 @@ func (x *exchange) releaseBody() {
 // write sends p to the client. Its only error is errClientGone: a client that
 // takes nothing for Config.WriteTimeout counts as gone.
 func (x *exchange) write(p []byte, f flushing) error {
-	if limit := x.cfg.WriteTimeout; limit > 0 {
+	if limit := x.cfg.WriteTimeout; limit > 0 && x.client == nil { // else the connection sees to it
 		if now := time.Now(); x.writeUntil.Sub(now) < limit*3/4 {
 			x.writeUntil = now.Add(limit)
 			_ = x.rc.SetWriteDeadline(x.writeUntil) // not supported by the writers of some tests only

@@ -3,7 +3,6 @@ package forward
 import (
 	"context"
 	"net"
-	"net/http"
 )
 
 // connKey is the context key of a client's connection.
@@ -21,16 +20,16 @@ func connOf(ctx context.Context) *guardedConn {
 	return c
 }
 
-// chunkedConn returns the connection to which the body of r's response goes in
-// chunks, if it tells no length; nil for others. Behind each chunk that net/http has
-// written its line end is still in net/http's own buffer, so that another write
-// always follows, by a flush or at the response's end: what was gathered cannot
-// stay behind.
-func chunkedConn(r *http.Request) *guardedConn {
-	if r.ProtoMajor != 1 || !r.ProtoAtLeast(1, 1) {
+// gathering returns the connection that gathers what a stream writes, if the body of
+// x's response goes to it in chunks, for it tells no length; nil for others. Behind each
+// chunk that net/http has written its line end is still in net/http's own buffer, so
+// that another write always follows, by a flush or at the response's end: what was
+// gathered cannot stay behind.
+func (x *exchange) gathering() *guardedConn {
+	if !x.r.ProtoAtLeast(1, 1) {
 		return nil
 	}
-	return connOf(r.Context())
+	return x.client
 }
 
 // gather makes the connection keep what is written while it is on; the first write
@@ -47,7 +46,7 @@ func (c *guardedConn) gather(on bool) {
 func (c *guardedConn) Write(p []byte) (int, error) {
 	if c.kept == nil {
 		if !c.gathering || len(p) > smallBuffer {
-			return c.Conn.Write(p)
+			return c.send(p)
 		}
 		c.kept = c.bufs.get(smallBuffer)
 	}
@@ -55,7 +54,7 @@ func (c *guardedConn) Write(p []byte) (int, error) {
 		if err := c.sendKept(); err != nil {
 			return 0, err
 		}
-		return c.Conn.Write(p)
+		return c.send(p)
 	}
 	*c.kept = append(*c.kept, p...)
 	if c.gathering {
@@ -68,7 +67,7 @@ func (c *guardedConn) Write(p []byte) (int, error) {
 }
 
 func (c *guardedConn) sendKept() error {
-	_, err := c.Conn.Write(*c.kept)
+	_, err := c.send(*c.kept)
 	c.bufs.put(c.kept)
 	c.kept = nil
 	return err

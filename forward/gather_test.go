@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // countingListener counts the writes to its connections.
@@ -56,7 +57,8 @@ func TestABurstIsOneWrite(t *testing.T) {
 			var writes atomic.Int32
 			var bufs buffers
 			srv := &http.Server{ConnContext: withConn, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				x := &exchange{cfg: new(Config), w: w, r: r, rc: *http.NewResponseController(w), conn: chunkedConn(r)}
+				x := &exchange{cfg: new(Config), w: w, r: r, rc: *http.NewResponseController(w), client: connOf(r.Context())}
+				x.conn = x.gathering()
 				for i, f := range []flushing{flush, noFlush} {
 					if gone := x.write(bytes.Repeat([]byte{'a' + byte(i)}, tc.size), f); gone != nil {
 						t.Error(gone)
@@ -66,7 +68,7 @@ func TestABurstIsOneWrite(t *testing.T) {
 					panic(http.ErrAbortHandler)
 				}
 			})}
-			go srv.Serve(guardedListener{Listener: countingListener{lis, &writes}, bufs: &bufs})
+			go srv.Serve(guardedListener{Listener: countingListener{lis, &writes}, bufs: &bufs, limit: func() time.Duration { return time.Minute }})
 			defer srv.Close()
 			c, err := net.Dial("tcp", lis.Addr().String())
 			if err != nil {

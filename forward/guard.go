@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // errFraming is what net/http's server reads in place of a request whose end two
@@ -19,7 +20,8 @@ var errFraming = errors.New("ambiguous request framing")
 // of us may have read such a request otherwise.
 type guardedListener struct {
 	net.Listener
-	bufs *buffers // lends what gathers writes
+	bufs  *buffers             // lends what gathers writes
+	limit func() time.Duration // Config.WriteTimeout of the time
 }
 
 // Accept implements net.Listener.
@@ -28,7 +30,7 @@ func (l guardedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &guardedConn{Conn: c, bufs: l.bufs}, nil
+	return &guardedConn{Conn: c, bufs: l.bufs, limit: l.limit()}, nil
 }
 
 // place is where in the stream of requests a connection is.
@@ -49,9 +51,12 @@ const (
 // one goroutine reads at a time, and one writes.
 type guardedConn struct {
 	net.Conn
+	deadlines deadlines
+
 	bufs      *buffers
 	gathering bool
-	kept      *[]byte // written and not sent; nil for nothing
+	kept      *[]byte       // written and not sent; nil for nothing
+	limit     time.Duration // longest wait for the client to take a write; 0 for ever
 
 	at   place
 	left int64
@@ -64,12 +69,19 @@ type guardedConn struct {
 
 // Read implements net.Conn.
 func (c *guardedConn) Read(p []byte) (int, error) {
+	c.deadlines.begin(c.Conn)
 	n, err := c.Conn.Read(p)
+	c.deadlines.end()
 	if c.at != unguarded && !c.look(p[:n]) {
 		return 0, errFraming
 	}
 	return n, err
 }
+
+// hasBody reports whether all of the latest request has been read, so that there is
+// nothing to wait for. Only the request's own goroutine may ask, before net/http
+// watches for the client's leaving.
+func (c *guardedConn) hasBody() bool { return c != nil && c.at == atRequestLine }
 
 // look follows p; false when it is not to be read.
 func (c *guardedConn) look(p []byte) bool {

@@ -187,7 +187,8 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	if s.deps.TLS != nil { // below the guard, which wants to see what net/http sees
 		inner = tls.NewListener(lis, s.deps.TLS)
 	}
-	go func() { failed <- srv.Serve(guardedListener{Listener: inner, bufs: &s.bufs}) }()
+	limit := func() time.Duration { return s.cfg.Load().WriteTimeout }
+	go func() { failed <- srv.Serve(guardedListener{Listener: inner, bufs: &s.bufs, limit: limit}) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", lis.Addr(), err)

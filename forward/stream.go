@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"runtime"
 	"time"
 )
 
@@ -46,7 +47,7 @@ func (x *exchange) relayStream(a *attempt, resp *Response) error {
 	}
 	st.waits, _ = resp.Body.(Waiter)
 	st.form = st.dial.shape()
-	x.conn = chunkedConn(x.r)
+	x.conn = x.gathering()
 	if x.cfg.AcceptFinish && st.dial == chat {
 		st.reasons = &finishes{want: x.scan.N}
 	}
@@ -82,6 +83,7 @@ func (st *stream) read() (n int, err error) {
 	st.a.waits.reading()
 	if len(st.buf) == 0 && st.waits != nil && st.waits.Waits() {
 		st.giveBack()
+		runtime.Gosched() // other streams' turn: what comes meanwhile goes out in one piece
 		st.waits.Wait()
 	}
 	st.borrow()

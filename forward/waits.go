@@ -12,10 +12,8 @@ import (
 // when the request was fully sent to the first content.
 type waits struct {
 	mu       sync.Mutex // stages are told by transports' goroutines
-	idle     *time.Timer
-	idleFor  time.Duration
-	first    *time.Timer
-	firstFor time.Duration
+	idle     lapse
+	first    lapse
 	answered bool // the head is there: stages told late mean nothing
 	began    bool // the first content is there, or its time is up
 }
@@ -23,26 +21,18 @@ type waits struct {
 // prepare makes the timers; they do not run yet.
 func (w *waits) prepare(a *attempt) {
 	cfg := a.x.cfg
-	if w.idleFor = cfg.IdleTimeout; w.idleFor > 0 && !a.timesItself() {
-		w.idle = stopped(w.idleFor, func() { a.cancel(errIdle) })
+	w.idle.a, w.idle.cause = a, errIdle
+	w.first.a, w.first.cause = a, errFirstToken
+	if !a.timesItself() {
+		w.idle.limit = cfg.IdleTimeout
 	}
-	w.firstFor = cfg.TTFTTimeout
+	limit := cfg.TTFTTimeout
 	if a.decision.Prefill != nil {
-		w.firstFor = cfg.FirstTokenTimeout
+		limit = cfg.FirstTokenTimeout
 	}
-	if w.firstFor > 0 && a.x.scan.Stream { // else the first token cannot be seen
-		w.first = stopped(w.firstFor, func() {
-			if w.claim() {
-				a.cancel(errFirstToken)
-			}
-		})
+	if a.x.scan.Stream { // else the first token cannot be seen
+		w.first.limit = limit
 	}
-}
-
-func stopped(d time.Duration, f func()) *time.Timer {
-	t := time.AfterFunc(d, f)
-	t.Stop()
-	return t
 }
 
 // claim reports whether the first token had neither come nor been given up.
@@ -64,48 +54,108 @@ func (a *attempt) reached(s Stage) {
 	}
 	switch s {
 	case StageDial:
-		w.halt(w.idle)
-		w.halt(w.first)
+		w.idle.halt()
+		w.first.halt()
 	case StageWrite:
-		w.run(w.idle, w.idleFor)
+		w.idle.run()
 	case StageDispatched:
-		w.run(w.idle, w.idleFor)
+		w.idle.run()
 		if !w.began {
-			w.run(w.first, w.firstFor)
+			w.first.run()
 		}
 	case StageHead, StageBody:
 		w.answered = true
 	}
 }
 
-func (*waits) run(t *time.Timer, d time.Duration) {
-	if t != nil {
-		t.Reset(d)
-	}
-}
-
-func (*waits) halt(t *time.Timer) {
-	if t != nil {
-		t.Stop()
-	}
-}
-
 // reading starts the idle timer, and rest stops it.
-func (w *waits) reading() { w.run(w.idle, w.idleFor) }
-func (w *waits) rest()    { w.halt(w.idle) }
+func (w *waits) reading() { w.idle.run() }
+func (w *waits) rest()    { w.idle.halt() }
 
 // token notes the first content. It reports false when its time was up.
 func (w *waits) token() bool {
-	if w.first == nil {
+	if w.first.limit == 0 {
 		return true
 	}
-	w.first.Stop()
+	w.first.halt()
 	return w.claim()
 }
 
 func (w *waits) stop() {
-	w.halt(w.idle)
-	w.halt(w.first)
+	w.idle.stop()
+	w.first.stop()
+}
+
+// lapse is a timer of an attempt that is started and halted at every read and hardly
+// ever ends. So the runtime's timer under it is set once, and set again only when it
+// ends and the time that counts is not over. One of no limit does nothing.
+type lapse struct {
+	a     *attempt
+	cause error // what a is ended with when limit has passed since the last run
+	limit time.Duration
+
+	mu    sync.Mutex
+	since time.Duration // start of the wait, since the request's start and plus one; 0 while halted
+	timer *time.Timer   // nil before the first run
+	set   bool          // timer is to end
+}
+
+// run starts the time, anew if it runs.
+func (l *lapse) run() {
+	if l.limit <= 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.since = time.Since(l.a.x.start) + 1
+	switch {
+	case l.set:
+	case l.timer == nil:
+		l.timer = time.AfterFunc(l.limit, l.ended)
+	default:
+		l.timer.Reset(l.limit)
+	}
+	l.set = true
+}
+
+// halt ends the time without effect, until the next run.
+func (l *lapse) halt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.since = 0
+}
+
+// stop halts for good.
+func (l *lapse) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.since = 0
+	if l.timer != nil {
+		l.timer.Stop()
+		l.set = true // so that a late run does not start it again
+	}
+}
+
+// ended is the timer's.
+func (l *lapse) ended() {
+	if l.isOver() && (l.cause != errFirstToken || l.a.waits.claim()) { //nolint:errorlint // which of the two
+		l.a.cancel(l.cause)
+	}
+}
+
+func (l *lapse) isOver() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.since == 0 {
+		l.set = false
+		return false
+	}
+	if left := l.limit - (time.Since(l.a.x.start) + 1 - l.since); left > 0 {
+		l.timer.Reset(left)
+		return false
+	}
+	l.since = 0
+	return true
 }
 
 // timesItself reports whether the worker's transport has an idle timer of its own.
