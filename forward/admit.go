@@ -12,31 +12,9 @@ import (
 )
 
 // forward serves one request that needs a worker.
-func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
-	now := time.Now()
-	route := routingOf(r.Header)
-	cfg := s.cfg.Load()
-	x := &exchange{
-		s: s, cfg: cfg, w: w, r: r, rc: *http.NewResponseController(w), ctx: r.Context(), start: now,
-		id:     requestID(r.Header, now),
-		kind:   kindOf(r),
-		route:  route,
-		direct: cfg.Mode == Direct && route.worker != "",
-	}
-	if r.ProtoMajor == 1 {
-		if x.client = connOf(x.ctx); x.client != nil {
-			x.client.limit = cfg.WriteTimeout
-		}
-	}
-	switch {
-	case x.direct:
-		x.vouch(now)
-	case cfg.Mode == Direct:
-		s.metrics.directed(directAbsent)
-	}
-	x.workers = x.firstWorkers[:0]
-	x.tries = x.firstTries[:0]
-	s.budget.request(now)
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, client *guardedConn) {
+	x := s.begin(w, r)
+	x.client = client
 	defer x.limit()()
 	inflight := s.metrics.inflight.WithLabelValues(x.router())
 	inflight.Inc()
@@ -52,6 +30,30 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	if x.abort {
 		panic(http.ErrAbortHandler) // net/http's way to end a response visibly broken
 	}
+}
+
+// begin returns a request's exchange. Every stream's goroutine keeps the stack that its
+// deepest call has needed, so that the functions above that call keep little on it:
+// see next.
+func (s *Server) begin(w http.ResponseWriter, r *http.Request) *exchange {
+	now := time.Now()
+	x := new(exchange)
+	x.s, x.cfg, x.w, x.r, x.ctx, x.start = s, s.cfg.Load(), w, r, r.Context(), now
+	x.rc = *http.NewResponseController(w)
+	x.id = requestID(r.Header, now)
+	x.kind = kindOf(r)
+	x.route = routingOf(r.Header)
+	x.direct = x.cfg.Mode == Direct && x.route.worker != ""
+	switch {
+	case x.direct:
+		x.vouch(now)
+	case x.cfg.Mode == Direct:
+		s.metrics.directed(directAbsent)
+	}
+	x.workers = x.firstWorkers[:0]
+	x.tries = x.firstTries[:0]
+	s.budget.request(now)
+	return x
 }
 
 // kindOf returns what the path asks for; only a POST can be scored.

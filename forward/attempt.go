@@ -32,6 +32,7 @@ type attempt struct {
 	waits    waits
 	last     *try    // of the leg that is relayed to the client; nil before it was sent
 	sent     Request // of a request that is no pair's
+	to       sending // likewise
 	status   int     // of the worker's response; 0 before it
 
 	// handed says that a pair's prefill worker has answered well: a failure of the
@@ -234,7 +235,7 @@ func (a *attempt) run() error {
 		return a.runPair()
 	}
 	req := &a.sent
-	*req = Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: x.outHeader}
+	req.ID, req.Method, req.Target, req.Header = x.id, x.r.Method, x.target, x.outHeader // of an attempt, which is new
 	setRank(req.Header, d.Rank)
 	if x.body != nil {
 		req.Body = x.retained(d.Worker, *x.body)
@@ -242,7 +243,8 @@ func (a *attempt) run() error {
 	if x.mayRepeat(errDeparted, false) {
 		a.await(d.Worker, legMixed, nil)
 	}
-	return a.relay(sending{leg: legMixed, worker: d.Worker, affinity: hasAffinity(d), timed: a}, req)
+	a.to.leg, a.to.worker, a.to.affinity, a.to.timed = legMixed, d.Worker, hasAffinity(d), a
+	return a.relay(&a.to, req)
 }
 
 // setRank tells the engine which of its ranks was picked; -1 for none.
@@ -258,7 +260,7 @@ func setRank(h http.Header, rank int) {
 func hasAffinity(d *picker.Decision) bool { return d.Affinity() }
 
 // relay sends req and what the worker answers to the client.
-func (a *attempt) relay(to sending, req *Request) error {
+func (a *attempt) relay(to *sending, req *Request) error {
 	x := a.x
 	resp, t, err := x.send(a.ctx, to, req)
 	if err != nil {

@@ -69,6 +69,7 @@ type exchange struct {
 	sent       [legCount]byte
 	firstTries [2]*try // of tries, beginning with it
 
+	stream   stream
 	first    attempt // most requests have no other, nor a second try
 	firstTry try
 

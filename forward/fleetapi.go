@@ -16,7 +16,7 @@ const modelsPath = "/v1/models"
 
 // serveHTTP answers what the fleet can answer, and forwards everything else.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of the former request on this connection
+	client := s.clientOf(w, r)
 	if s.draining.Load() {
 		// Clients look for another forwarder with their next request. An idle
 		// connection stays open for the delay: who has not heard yet may be sending.
@@ -32,7 +32,23 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	s.forward(w, r)
+	s.forward(w, r, client)
+}
+
+// clientOf returns the connection by which an HTTP/1 request came, and gives it the
+// time that a write may take; nil for a stream of HTTP/2, which has its own, and for a
+// connection of somebody else's server.
+func (s *Server) clientOf(w http.ResponseWriter, r *http.Request) *guardedConn {
+	if r.ProtoMajor != 1 {
+		return nil
+	}
+	client := connOf(r.Context())
+	if client == nil {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of the former request on this connection
+		return nil
+	}
+	client.limit = s.cfg.Load().WriteTimeout
+	return client
 }
 
 // route returns which of Deps.Routes answers path; nil for none.

@@ -259,7 +259,7 @@ func (x *exchange) alternate(prefill *fleet.Worker, d *picker.Decision) (err err
 // decode sends the decode leg and relays its answer to the client.
 func (l *legs) decode(body []byte) error {
 	d, x := l.a.decision, l.a.x
-	to := sending{leg: legDecode, worker: d.Worker, affinity: true, connect: x.cfg.DecodeConnectTimeout, timed: l.a}
+	to := &sending{leg: legDecode, worker: d.Worker, affinity: true, connect: x.cfg.DecodeConnectTimeout, timed: l.a}
 	err := l.a.relay(to, l.request(d.Worker, body, d.Rank))
 	if l.undialed(err) {
 		if !uncarried(err) {
@@ -306,7 +306,7 @@ func (l *legs) runPrefill(ctx context.Context, body []byte) (*Object, error) {
 
 func (l *legs) sendPrefill(ctx context.Context, body []byte) (*Object, *try, error) {
 	w := l.pair.Prefill
-	to := sending{leg: legPrefill, worker: w, affinity: true}
+	to := &sending{leg: legPrefill, worker: w, affinity: true}
 	resp, t, err := l.a.x.send(ctx, to, l.request(w, body, l.pair.PrefillRank))
 	if err != nil {
 		return nil, t, cause(ctx, err)

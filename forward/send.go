@@ -44,7 +44,7 @@ type sending struct {
 
 // send tries w, and again while it cannot be dialed, as far as Config, the cap
 // and the budget allow. Its error is the last try's; the last try is left open.
-func (x *exchange) send(ctx context.Context, to sending, req *Request) (*Response, *try, error) {
+func (x *exchange) send(ctx context.Context, to *sending, req *Request) (*Response, *try, error) {
 	tr, err := x.transport(to.worker)
 	if err != nil {
 		return nil, x.newTry(to), err
@@ -86,7 +86,7 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // newTry notes a further try.
-func (x *exchange) newTry(to sending) *try {
+func (x *exchange) newTry(to *sending) *try {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.sent[to.leg]++
@@ -164,7 +164,7 @@ func (t *try) stage(err error) Stage {
 }
 
 // address puts what differs from try to try into req.
-func (x *exchange) address(req *Request, t *try, to sending, body []byte) {
+func (x *exchange) address(req *Request, t *try, to *sending, body []byte) {
 	req.Progress, req.ConnectTimeout, req.Body = &t.progress, to.connect, body
 	t.values[0] = t.id
 	req.Header[headerAttemptID] = t.values[0:1:1]

@@ -41,10 +41,10 @@ type stream struct {
 // stream has not been completed; x.committed tells whether the client has got
 // anything of it.
 func (x *exchange) relayStream(a *attempt, resp *Response) error {
-	st := &stream{
-		x: x, a: a, resp: resp, start: time.Now(),
-		dial: dialectOf(x.kind, x.r.URL.Path), pulse: x.newPulse(a),
-	}
+	st := &x.stream
+	*st = stream{} // an attempt before this may have had one
+	st.x, st.a, st.resp, st.start = x, a, resp, time.Now()
+	st.dial, st.pulse = dialectOf(x.kind, x.r.URL.Path), x.newPulse(a)
 	st.waits, _ = resp.Body.(Waiter)
 	st.form = st.dial.shape()
 	x.conn = x.gathering()

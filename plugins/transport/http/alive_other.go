@@ -2,9 +2,15 @@
 
 package http
 
-// liveness is empty where a connection cannot be looked at.
-type liveness struct{}
+// socket is empty where nothing can be done below net.Conn.
+type socket struct{}
+
+func (c *conn) bind() {}
 
 // alive cannot look at the connection on this system: a dead one shows when the
 // request is written.
 func (c *conn) alive() bool { return true }
+
+func (c *conn) bare() bool { return false }
+
+func (c *conn) await() error { return nil }

@@ -72,7 +72,7 @@ func (b *body) readData(p []byte, left *int64) (int, error) {
 			}
 			return n, unexpected(err)
 		}
-		if err := c.fill(len(c.buf)); err != nil {
+		if err := c.fill(readBuffer); err != nil {
 			return 0, unexpected(err)
 		}
 	}
@@ -94,7 +94,13 @@ func (b *body) Waits() bool {
 
 // Wait implements forward.Waiter: it waits for more bytes. They may be too few for
 // Read; and what fails here fails again in Read, which tells.
-func (b *body) Wait() { _ = b.x.c.fill(len(b.x.c.buf)) }
+func (b *body) Wait() {
+	c := b.x.c
+	if c.r < c.w { // a chunk's end, which would keep the buffer
+		c.r, b.inChunk = c.w, false
+	}
+	_ = c.fill(readBuffer)
+}
 
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
@@ -199,7 +205,7 @@ func (b *body) line(limit int) ([]byte, error) {
 		if seen >= limit {
 			return nil, malformed("chunk line")
 		}
-		if err := c.fill(len(c.buf)); err != nil {
+		if err := c.fill(readBuffer); err != nil {
 			return nil, unexpected(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	nethttp "net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,7 +35,7 @@ func read(raw []byte, step int) (status int, body []byte, err error) {
 	cfg := DefaultConfig()
 	t := &Transport{cfg: cfg, pool: pool{cfg: cfg}}
 	nc := &replay{Reader: bytes.NewReader(raw), step: step}
-	resp, err := t.on(context.Background(), newConn(nc, nc, poolKey{}), message{head: []byte("x"), method: "POST"})
+	resp, err := t.on(context.Background(), newConn(nc, nc, poolKey{}, new(sync.Pool)), message{head: []byte("x"), method: "POST"})
 	if err != nil {
 		return 0, nil, err
 	}

@@ -43,6 +43,7 @@ func (p *pool) pop(key poolKey) *conn {
 
 // put keeps c, whose last exchange left it clean.
 func (p *pool) put(c *conn) {
+	c.giveBack()
 	if p.cfg.IdleTimeout == 0 || !p.push(c) {
 		c.close()
 	}
@@ -102,11 +103,13 @@ type conn struct {
 	raw   net.Conn // the TCP connection under TLS, else the same
 	key   poolKey
 	since time.Time // when it was last put into the pool
-	live  liveness
 
+	socket  socket
 	closing func() // the method close, made once
 
-	buf  []byte // buf[r:w] is read and not consumed
+	bufs *sync.Pool // of *[]byte, lends buf
+	lent *[]byte    // the memory of buf, unless that has grown
+	buf  []byte     // buf[r:w] is read and not consumed; nil when nothing is
 	r, w int
 }
 
@@ -114,10 +117,32 @@ type conn struct {
 // events, and a usual head.
 const readBuffer = 16 << 10
 
-func newConn(nc, raw net.Conn, key poolKey) *conn {
-	c := &conn{Conn: nc, raw: raw, key: key, buf: make([]byte, readBuffer)}
+func newConn(nc, raw net.Conn, key poolKey, bufs *sync.Pool) *conn {
+	c := &conn{Conn: nc, raw: raw, key: key, bufs: bufs}
 	c.closing = c.close
+	c.bind()
 	return c
+}
+
+// borrow takes a buffer, unless there is one.
+func (c *conn) borrow() {
+	if c.buf != nil {
+		return
+	}
+	lent, ok := c.bufs.Get().(*[]byte)
+	if !ok {
+		b := make([]byte, readBuffer)
+		lent = &b
+	}
+	c.lent, c.buf = lent, *lent
+}
+
+// giveBack gives an empty buffer back.
+func (c *conn) giveBack() {
+	if c.buf != nil && c.r == c.w {
+		c.bufs.Put(c.lent)
+		c.lent, c.buf, c.r, c.w = nil, nil, 0, 0
+	}
 }
 
 // close closes c; nothing can be done about its error.
@@ -126,9 +151,13 @@ func (c *conn) close() { _ = c.Close() }
 // fill reads more bytes into the buffer, moving or growing it up to limit when
 // it is full. It returns errHeadSize when limit is reached.
 func (c *conn) fill(limit int) error {
-	if c.r > 0 && c.r == c.w {
+	if c.r == c.w {
 		c.r, c.w = 0, 0
+		if c.bare() {
+			return c.await()
+		}
 	}
+	c.borrow()
 	if c.w == len(c.buf) {
 		switch {
 		case c.r > 0:

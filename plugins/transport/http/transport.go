@@ -19,6 +19,7 @@ type Transport struct {
 	dials dialing
 	pool  pool
 	heads sync.Pool // of *[]byte: request heads
+	bufs  sync.Pool // of *[]byte: connections' read buffers
 	std   *std      // HTTP/2; nil for HTTP/1.1
 }
 
@@ -86,13 +87,22 @@ func (t *Transport) Do(ctx context.Context, w *fleet.Worker, req *forward.Reques
 	return t.exchange(ctx, w, req)
 }
 
-// dial opens a connection to a worker, within limit when it is not 0.
+// dial opens a connection to a worker, within limit when it is not 0. It does so on a
+// goroutine's stack of its own: the caller's would keep what it has grown by for as long
+// as its stream is open.
 func (t *Transport) dial(ctx context.Context, key poolKey, limit time.Duration) (*conn, error) {
-	nc, raw, err := t.dials.open(withLimit(ctx, limit), key.addr, key.tls)
+	var nc, raw net.Conn
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		nc, raw, err = t.dials.open(withLimit(ctx, limit), key.addr, key.tls)
+	}()
+	<-done // open obeys ctx
 	if err != nil {
 		return nil, err
 	}
-	return newConn(nc, raw, key), nil
+	return newConn(nc, raw, key, &t.bufs), nil
 }
 
 // poolKey is what connections can be shared for.

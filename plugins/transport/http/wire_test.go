@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -58,7 +59,7 @@ func pair(t *testing.T) (ours *conn, theirs *net.TCPConn) {
 	}
 	t.Cleanup(func() { nc.Close(); peer.Close() })
 	tcp, _ := peer.(*net.TCPConn)
-	return newConn(nc, nc, poolKey{addr: "a"}), tcp
+	return newConn(nc, nc, poolKey{addr: "a"}, new(sync.Pool)), tcp
 }
 
 func TestADeadConnectionIsSeenWithoutWriting(t *testing.T) {

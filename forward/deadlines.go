@@ -1,0 +1,83 @@
+package forward
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// deadlines are a connection's, set only as far as they count. net/http sets that of
+// reads seven times in a request, mostly with no read in between, and each time costs
+// the runtime a lock and a timer.
+type deadlines struct {
+	mu      sync.Mutex
+	reading bool
+	wanted  time.Time // for reads
+	read    time.Time // the one in force
+
+	write time.Time // the one in force; the writing goroutine's
+}
+
+// SetReadDeadline implements net.Conn: it counts from the next read on, and for one
+// that waits at once.
+func (c *guardedConn) SetReadDeadline(t time.Time) error {
+	d := &c.deadlines
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wanted = t
+	if d.reading {
+		return d.apply(c.Conn)
+	}
+	return nil
+}
+
+// SetDeadline implements net.Conn.
+func (c *guardedConn) SetDeadline(t time.Time) error {
+	if err := c.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
+}
+
+// SetWriteDeadline implements net.Conn. It lasts until the next write, which has its
+// own: see guardedConn.limit.
+func (c *guardedConn) SetWriteDeadline(t time.Time) error {
+	c.deadlines.write = t
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// begin and end are around each read.
+func (d *deadlines) begin(c net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reading = true
+	_ = d.apply(c) // the read fails of what it fails of
+}
+
+func (d *deadlines) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reading = false
+}
+
+func (d *deadlines) apply(c net.Conn) error {
+	if d.read.Equal(d.wanted) {
+		return nil
+	}
+	d.read = d.wanted
+	return c.SetReadDeadline(d.wanted)
+}
+
+// send writes to the client, which has the connection's limit to take it, at most a
+// quarter less. Whoever writes: an answer that net/http makes by itself must not fail
+// of the deadline that a request before it has left.
+func (c *guardedConn) send(p []byte) (int, error) {
+	if c.limit > 0 {
+		if now := time.Now(); c.deadlines.write.Sub(now) < c.limit*3/4 {
+			_ = c.SetWriteDeadline(now.Add(c.limit)) // the write fails of what it fails of
+		}
+	} else if !c.deadlines.write.IsZero() {
+		_ = c.SetWriteDeadline(time.Time{})
+	}
+	return c.Conn.Write(p)
+}
