@@ -28,7 +28,7 @@ func adaptive(ceiling int) admission.Config {
 
 // contract 1.3b, fc_adaptive: x4/5 down to a quarter, +1 up, frozen without
 // reports.
-func TestFcAdaptiveTightensWidensAndFreezes(t *testing.T) {
+func TestFcAdaptiveTightensWidensAndFreezesAfterFcTelemetryStaleMs(t *testing.T) {
 	g := admission.NewGate(adaptive(16))
 	now := time.Unix(1000, 0)
 	step := func(waiting int) admission.Snapshot {
@@ -258,7 +258,7 @@ func TestTheShareFollowsTheReplicasThatLive(t *testing.T) {
 	}
 }
 
-func TestTheDrainEndsThoseThatWaitAndLetsTheOthersFinish(t *testing.T) {
+func TestAdmissionDrainedEndsThoseThatWaitAndLetsTheOthersFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, p := admission.NewGate(enforcing(1, 5)), new(place)
 		running := enter(t, g, request(p))

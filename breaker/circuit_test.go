@@ -219,7 +219,7 @@ func TestLateResultsAreIgnored(t *testing.T) {
 	}
 }
 
-func TestProbeTimeout(t *testing.T) {
+func TestBreakerProbeTimeoutLetsAnotherProbeBegin(t *testing.T) {
 	setup := func(t *testing.T) (c *breaker.Circuit, first, second breaker.Permit) {
 		t.Helper()
 		c = breaker.NewSet(plain()).Circuit("w")

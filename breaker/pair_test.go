@@ -70,7 +70,7 @@ func TestPairBreakerThresholdIsolatesTheHealthyPairs(t *testing.T) {
 	}
 }
 
-func TestPairCooldowns(t *testing.T) {
+func TestPairBreakerCooldownDoublesToPairBreakerMaxCooldown(t *testing.T) {
 	s := breaker.NewSet(plain())
 	handoff(s, sec(0), "P", "D", breaker.Transfer)
 	handoff(s, sec(0), "P", "D", breaker.Transfer)

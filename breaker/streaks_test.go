@@ -65,24 +65,24 @@ func TestStreaks(t *testing.T) {
 		tune         func(*breaker.Config)
 		want         breaker.State
 	}{
-		{"connect: three refusals trip", "refused refused refused", nil, breaker.Open},
-		{"connect: two do not", "refused refused", nil, breaker.Closed},
-		{"connect: an answer in between is a connection", "refused refused 500 refused refused", nil, breaker.Closed},
-		{"connect: a first token in between too", "refused refused gone refused refused", nil, breaker.Closed},
-		{"connect: 429 says nothing", "refused 429 refused 429 refused", nil, breaker.Open},
-		{"connect: off", "refused refused refused refused", off(breaker.Connect), breaker.Closed},
-		{"origin: a worker that accepts and answers 500 three times running", "500 500 500", nil, breaker.Open},
-		{"origin: 4xx neither advances nor resets", "500 400 500 400 500", nil, breaker.Open},
-		{"origin: a success resets", "500 500 200 500 500", nil, breaker.Closed},
-		{"origin: a first token alone resets", "500 500 gone 500 500", nil, breaker.Closed},
-		{"origin: no first token in time counts", "500 silent silent", nil, breaker.Open},
-		{"origin: a refused connection does not reset", "500 500 refused 500", nil, breaker.Open},
-		{"origin: off", "500 500 500 500", off(breaker.Origin), breaker.Closed},
-		{"origin: off leaves the others on", "500 refused 500 refused refused", off(breaker.Origin), breaker.Open},
-		{"stream: three cut answers trip", "cut cut cut", nil, breaker.Open},
-		{"stream: their first tokens do not reset", "cut gone cut gone cut", nil, breaker.Open},
-		{"stream: a whole answer does", "cut cut ok cut cut", nil, breaker.Closed},
-		{"stream: off", "cut cut cut cut", off(breaker.Stream), breaker.Closed},
+		{"--breaker-failure-threshold, three refusals trip", "refused refused refused", nil, breaker.Open},
+		{"--breaker-failure-threshold, two do not", "refused refused", nil, breaker.Closed},
+		{"--breaker-failure-threshold, an answer in between is a connection", "refused refused 500 refused refused", nil, breaker.Closed},
+		{"--breaker-failure-threshold, a first token in between too", "refused refused gone refused refused", nil, breaker.Closed},
+		{"--breaker-failure-threshold, 429 says nothing", "refused 429 refused 429 refused", nil, breaker.Open},
+		{"--breaker-failure-threshold, off", "refused refused refused refused", off(breaker.Connect), breaker.Closed},
+		{"--origin-err-threshold, a worker that accepts and answers 500 three times running", "500 500 500", nil, breaker.Open},
+		{"--origin-err-threshold, 4xx neither advances nor resets", "500 400 500 400 500", nil, breaker.Open},
+		{"--origin-err-threshold, a success resets", "500 500 200 500 500", nil, breaker.Closed},
+		{"--origin-err-threshold, a first token alone resets", "500 500 gone 500 500", nil, breaker.Closed},
+		{"--origin-err-threshold, no first token in time counts", "500 silent silent", nil, breaker.Open},
+		{"--origin-err-threshold, a refused connection does not reset", "500 500 refused 500", nil, breaker.Open},
+		{"--origin-err-threshold, off", "500 500 500 500", off(breaker.Origin), breaker.Closed},
+		{"--origin-err-threshold, off leaves the others on", "500 refused 500 refused refused", off(breaker.Origin), breaker.Open},
+		{"--stream-err-threshold, three cut answers trip", "cut cut cut", nil, breaker.Open},
+		{"--stream-err-threshold, their first tokens do not reset", "cut gone cut gone cut", nil, breaker.Open},
+		{"--stream-err-threshold, a whole answer does", "cut cut ok cut cut", nil, breaker.Closed},
+		{"--stream-err-threshold, off", "cut cut cut cut", off(breaker.Stream), breaker.Closed},
 		{"4xx for ever", strings.Repeat("400 ", 50), nil, breaker.Closed},
 		{"100 clients that leave", strings.Repeat("gone ", 100), nil, breaker.Closed},
 		{"classes do not add up", "refused refused 500 500 cut cut", nil, breaker.Closed},
@@ -250,7 +250,7 @@ func TestSetConfigCountsForWhatEndsLater(t *testing.T) {
 }
 
 // breaker-enable=false: the state metric is absent.
-func TestADisabledBreakerExportsNoStates(t *testing.T) {
+func TestBreakerEnableOffExportsNoStates(t *testing.T) {
 	cfg := plain()
 	cfg.Enable = false
 	s := breaker.NewSet(cfg)
@@ -267,7 +267,7 @@ func TestADisabledBreakerExportsNoStates(t *testing.T) {
 }
 
 // The open windows are 5, 10, 20, 40, 60, 60 s, give or take the jitter.
-func TestCooldownsDoubleWithJitterBothWays(t *testing.T) {
+func TestBreakerCooldownDoublesToBreakerMaxCooldownWithJitterBothWays(t *testing.T) {
 	cfg := breaker.DefaultConfig()
 	var shorter, longer int
 	for seed := range uint64(20) {

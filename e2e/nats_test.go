@@ -326,9 +326,9 @@ func TestABrokerThatIsRestartedUnderFiftyStreams(t *testing.T) {
 	}
 }
 
-// TestAWorkerAtItsPendingCapIsPassedOver fills two workers through one of the
+// TestNATSReqMaxPendingPassesOverAWorkerAtItsCap fills two workers through one of the
 // forwarders (defect N7).
-func TestAWorkerAtItsPendingCapIsPassedOver(t *testing.T) {
+func TestNATSReqMaxPendingPassesOverAWorkerAtItsCap(t *testing.T) {
 	t.Parallel()
 	args := append(paced(), "--nats-req-max-pending", "2")
 	s := startFleet(t, stack.Config{

@@ -158,7 +158,7 @@ func TestChoicesAskedForCountAsUnits(t *testing.T) {
 	g.cancel()
 }
 
-func TestAdmittedAnswersTellHowFullTheGateIs(t *testing.T) {
+func TestFcExposeHeadersTellHowFullTheGateIs(t *testing.T) {
 	w := newWorld(t, testConfig(), mixed(workerID, "m"))
 	gated(w, func(c *admission.Config) { c.MaxOutstanding, c.QueueDepth = 7, 2 })
 	g := w.asks()

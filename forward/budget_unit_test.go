@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestTheRetryBudgetIsAShareOfTheRequestsAndAFloor: all workers down at 1000
+// TestRetryBudgetPercentAndRetryBudgetFloorBoundRepetitions: all workers down at 1000
 // requests a second, and the fleet gets a fifth more of it and three a second.
-func TestTheRetryBudgetIsAShareOfTheRequestsAndAFloor(t *testing.T) {
+func TestRetryBudgetPercentAndRetryBudgetFloorBoundRepetitions(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
 		rps, seconds int

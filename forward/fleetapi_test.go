@@ -138,7 +138,7 @@ func TestRoutesAreAnsweredHere(t *testing.T) {
 	}
 }
 
-func TestShutdownFinishesStreamsAndThenEndsThemVisibly(t *testing.T) {
+func TestGatewayDrainingFinishesStreamsAndThenEndsThemVisibly(t *testing.T) {
 	for name, finishes := range map[string]bool{"in time": true, "too late": false} {
 		t.Run(name, func(t *testing.T) {
 			goOn := make(chan struct{})

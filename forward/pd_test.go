@@ -364,7 +364,7 @@ func TestP23APairThatIsRepeatedGetsAnotherRoom(t *testing.T) {
 }
 
 // A finished prefill leg is not thrown away because one decode worker is down.
-func TestADecodeWorkerThatCannotBeDialedIsReplaced(t *testing.T) {
+func TestDecodeAltDialReplacesAWorkerThatCannotBeDialed(t *testing.T) {
 	w := newPairWorld(t, "vllm-nixl", []script{handoff(nixlHandoff)}, []script{nil, good})
 	for range 4 {
 		if got := w.do(call{body: streamBody}); got.status != 200 || got.body != goodBody || got.header.Get("X-Worker-Instance-Id") != "d2" {

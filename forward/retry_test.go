@@ -13,7 +13,7 @@ import (
 )
 
 // What a worker does before the client has seen a byte, and who then serves.
-func TestBeforeTheFirstByteAnotherWorkerServesOrTheFailureBecomesAStatus(t *testing.T) {
+func TestRetrySafetyBeforeTheFirstByteAnotherWorkerServesOrTheFailureBecomesAStatus(t *testing.T) {
 	short := change(func(c *forward.Config) { c.IdleTimeout = 300 * time.Millisecond })
 	hang := func(text string) script {
 		return func(c net.Conn, r receipt) bool {
@@ -142,7 +142,7 @@ func errorOf(t *testing.T, got reply) openAIError {
 	return v.Error
 }
 
-func TestEveryAttemptGoesToAWorkerNotTried(t *testing.T) {
+func TestRequestMaxRetriesGoToWorkersNotTried(t *testing.T) {
 	bad := raw(jsonReply(500, `{"error":"secret 10.0.0.7"}`))
 	for retries := range 4 {
 		w := newWorld(t, []script{bad, bad, bad}, change(func(c *forward.Config) { c.MaxRetries = retries }))

@@ -55,6 +55,7 @@ func TestARunningStreamEndsInExactlyOneTerminal(t *testing.T) {
 
 		{name: "a proper end without [DONE]", script: raw(sse(role, tok0, stop)), body: role + tok0 + stop, code: "upstream_stream_truncated"},
 		{name: "an end of the connection", script: rawClose(sseOpen(tok0)), body: tok0, code: "upstream_stream_truncated"},
+		{name: "upstream_reset, a connection that is reset", script: rawReset(sseOpen(tok0), nil), body: tok0, code: "upstream_reset"},
 		{name: "an end of a connection that marks the end", script: rawClose(closing + tok0), body: tok0, code: "upstream_stream_truncated"},
 		{name: "an end before the announced length", script: rawClose(lengthy("999") + tok0), body: tok0, code: "upstream_stream_truncated"},
 		{name: "half an event", script: rawClose(sseOpen(tok0, tok1[:30])), body: tok0, code: "upstream_stream_truncated"},

@@ -16,7 +16,7 @@ import (
 	"pointsman/trust"
 )
 
-func TestEachErrorHasOneStatus(t *testing.T) {
+func TestEachErrorHasOneStatusOneCodeAndItsXShouldRetry(t *testing.T) {
 	broken := func(s Stage, err error) error { return fmt.Errorf("x: %w", &Error{Stage: s, Err: err}) }
 	tests := []struct {
 		err    error
@@ -49,6 +49,13 @@ func TestEachErrorHasOneStatus(t *testing.T) {
 		{broken(StageHead, ErrProtocol), 502, "upstream_invalid_response", true},
 		{broken(StageBody, ErrTruncated), 502, "upstream_stream_truncated", true},
 		{broken(StageBody, fmt.Errorf("%w: %w", ErrTruncated, syscall.ECONNRESET)), 502, "upstream_reset", true},
+		{broken(StageDispatched, ErrLeaving), 503, "worker_draining", true},
+		{broken(StageBody, ErrLeaving), 503, "worker_draining", true},
+		{errClientBudget, 504, "client_timeout_exceeded", true},
+		{&decodeDialError{broken(StageDial, syscall.ECONNREFUSED)}, 502, "decode_connect_failed", false},
+		{&legError{errPrefillTimeout}, 504, "pd_prefill_timeout", true},
+		{errFirstToken, 504, "first_token_timeout", true},
+		{&exhausted{broken(StageDispatched, syscall.ECONNRESET)}, 502, "upstream_reset", false},
 		{&answer{status: 500, header: http.Header{}}, 500, "upstream_error", true},
 		{&answer{status: 429}, 429, "worker_full", false},
 		{&answer{status: 503, header: http.Header{"Retry-After": {"3"}}}, 503, "upstream_error", false},

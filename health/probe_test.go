@@ -94,7 +94,7 @@ func raw(t *testing.T, serve func(net.Conn)) net.Addr {
 	return lis.Addr()
 }
 
-func TestWhatProbesSayOfRealListeners(t *testing.T) {
+func TestHealthProbeTypePathAndPortOnRealListeners(t *testing.T) {
 	t.Parallel()
 	sick := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

@@ -96,9 +96,9 @@ func run(t *testing.T, n *network, store *fleet.Store, edit func(*health.Config)
 	return p, reg
 }
 
-// TestAtMostOneProbePerIntervalPerWorker watches 50 workers for a hundred
+// TestHealthProbeIntervalAllowsOneProbePerWorker watches 50 workers for a hundred
 // intervals: not more probes than that, and never a herd.
-func TestAtMostOneProbePerIntervalPerWorker(t *testing.T) {
+func TestHealthProbeIntervalAllowsOneProbePerWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := new(fleet.Store)
 		fleet.NewFeed(store).Replace(workers(50))
@@ -133,9 +133,9 @@ func TestAtMostOneProbePerIntervalPerWorker(t *testing.T) {
 	})
 }
 
-// TestAHungAcceptIsDownInTime holds the bound (retries+1) x (interval+timeout)
+// TestHealthProbeTimeoutEndsAHungAccept holds the bound (retries+1) x (interval+timeout)
 // for settings at its edges.
-func TestAHungAcceptIsDownInTime(t *testing.T) {
+func TestHealthProbeTimeoutEndsAHungAccept(t *testing.T) {
 	for _, tt := range []struct {
 		interval, timeout time.Duration
 		retries           int
@@ -221,8 +221,8 @@ func TestOneLostProbeOfTwentyIsNoTransition(t *testing.T) {
 	}
 }
 
-// TestDownAndUpTakeTheirThresholds counts the probes until each turn.
-func TestDownAndUpTakeTheirThresholds(t *testing.T) {
+// TestHealthProbeRetriesAndRiseAreTheThresholds counts the probes until each turn.
+func TestHealthProbeRetriesAndRiseAreTheThresholds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := new(fleet.Store)
 		fleet.NewFeed(store).Replace(workers(1))
@@ -302,8 +302,8 @@ infera_router_worker_health{role="mixed",worker_id="w1"} 1
 	})
 }
 
-// TestAReloadTurnsProbingOnAndOff at once, and leaves nobody down when off.
-func TestAReloadTurnsProbingOnAndOff(t *testing.T) {
+// TestHealthProbeIsTurnedOnAndOffByAReload at once, and leaves nobody down when off.
+func TestHealthProbeIsTurnedOnAndOffByAReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := new(fleet.Store)
 		fleet.NewFeed(store).Replace(workers(3))

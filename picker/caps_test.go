@@ -50,7 +50,7 @@ func TestFcEpMaxInflight(t *testing.T) {
 	}
 }
 
-func TestFcPrefillAndDecodeMaxInflight(t *testing.T) {
+func TestFcPrefillMaxInflightAndFcDecodeMaxInflight(t *testing.T) {
 	tests := []struct {
 		name string
 		caps picker.Caps

@@ -79,7 +79,7 @@ func TestEachClassOfFaultsLeavesTheWorkerOut(t *testing.T) {
 	}
 }
 
-func TestABusyWorkerIsLeftOutForOneSecond(t *testing.T) {
+func TestBusyTTLLeavesAWorkerOutForOneSecond(t *testing.T) {
 	w := newWorld(t, config(picker.LeastLoad, 1), workers("A", "B")...)
 	w.ends("A", 1, breaker.Busy)
 	if got := w.spread(10, w.request("x:16")); got["B"] != 10 || w.why()["A"] != "busy" {

@@ -54,11 +54,11 @@ func legsOn(e *simengine.Engine) (users, canaries, whole int) {
 	return users, canaries, whole
 }
 
-// TestACanaryKeepsRequestsFromAWorkerThatCameBackBroken restarts a decode worker,
+// TestPairCanaryKeepsRequestsFromAWorkerThatCameBackBroken restarts a decode worker,
 // under load, as one to which no cache gets (failover §2A, pair readiness canary):
 // no client's request fails, or is sent there, until it is healed and a canary has
 // seen that. Without canaries clients' requests are what finds it out.
-func TestACanaryKeepsRequestsFromAWorkerThatCameBackBroken(t *testing.T) {
+func TestPairCanaryKeepsRequestsFromAWorkerThatCameBackBroken(t *testing.T) {
 	t.Parallel()
 	for _, option := range breaker.Canaries() {
 		for _, protocol := range []string{"sglang-bootstrap", "vllm-nixl"} {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +23,7 @@ type SoakReport struct {
 	Succeeded        int            `json:"succeeded"`
 	Violations       map[string]int `json:"violations"`
 	GaugesHeld       int            `json:"gauges_not_zero"`
-	GoroutineGrowth  int            `json:"goroutine_growth"` // beyond that of descriptors: a kept connection has one
+	GoroutineGrowth  int            `json:"goroutine_growth"` // but for those of connections, which descriptors show
 	DescriptorGrowth int            `json:"descriptor_growth"`
 	HeapGrowth       float64        `json:"heap_growth_mb"`
 }
@@ -44,7 +46,7 @@ func (r *SoakReport) Failed() error {
 	}
 	add(len(r.Violations) > 0, "invariants were broken: %v", r.Violations)
 	add(r.GaugesHeld > 0, "%d gauges are not zero when all is quiet", r.GaugesHeld)
-	add(r.GoroutineGrowth > goroutineSlack, "%d goroutines more than at the beginning, beyond those of connections", r.GoroutineGrowth)
+	add(r.GoroutineGrowth > goroutineSlack, "%d goroutines more than at the beginning, those of connections aside", r.GoroutineGrowth)
 	add(r.DescriptorGrowth > descriptorSlack, "%d descriptors more than at the beginning", r.DescriptorGrowth)
 	add(r.HeapGrowth > heapSlackMB, "the heap grew by %.1f MB", r.HeapGrowth)
 	return errors.Join(errs...)
@@ -177,19 +179,42 @@ func (f *fleet) footprint(ctx context.Context, p program) (footprint, error) {
 	if _, err := stack.Get(ctx, f.client, stack.Profiler(p.admin)+"heap?gc=1"); err != nil {
 		return footprint{}, fmt.Errorf("%s: %w", p.name, err)
 	}
+	stacks, err := stack.Get(ctx, f.client, stack.Profiler(p.admin)+"goroutine?debug=1")
+	if err != nil {
+		return footprint{}, fmt.Errorf("%s: %w", p.name, err)
+	}
 	m, err := f.Metrics(ctx, p.admin)
 	if err != nil {
 		return footprint{}, fmt.Errorf("%s: %w", p.name, err)
 	}
 	out := footprint{
 		pid:        f.pid(p.name),
-		goroutines: int(m.Sum("go_goroutines", nil)),
+		goroutines: ownGoroutines(string(stacks)),
 		heap:       m.Sum("go_memstats_heap_alloc_bytes", nil) / (1 << 20),
 	}
 	open, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(out.pid), "fd"))
 	out.descriptors = len(open)
 	return out, err
 }
+
+// ownGoroutines counts the goroutines of a profile that serve no connection: one that
+// is kept for the next request has up to three, at either end.
+func ownGoroutines(profile string) (n int) {
+	for group := range strings.SplitSeq(profile, "\n\n") {
+		count := groupSize.FindStringSubmatch(group)
+		if count == nil || servesConnection.MatchString(group) {
+			continue
+		}
+		of, _ := strconv.Atoi(count[1])
+		n += of
+	}
+	return n
+}
+
+var (
+	groupSize        = regexp.MustCompile(`(?m)^(\d+) @`)
+	servesConnection = regexp.MustCompile(`net/http\.\(\*(persistConn|conn|connReader|http2\w+)\)|grpc/internal/transport\.`)
+)
 
 // keepProfiles writes what each program's goroutines do, and who holds its memory, to
 // dir: what has grown is found by comparing two rounds.
@@ -231,9 +256,7 @@ func within(base, now map[string]footprint) bool {
 }
 
 // compare notes the largest growth of any program. A program that was started
-// anew begins anew. A connection that is kept for the next request has a
-// goroutine, so goroutines count beyond what descriptors explain; a leak of
-// connections shows in the descriptors.
+// anew begins anew.
 func (r *SoakReport) compare(base, now map[string]footprint) {
 	r.GoroutineGrowth, r.DescriptorGrowth, r.HeapGrowth = 0, 0, 0
 	for name, n := range now {
@@ -242,9 +265,8 @@ func (r *SoakReport) compare(base, now map[string]footprint) {
 			base[name] = n
 			continue
 		}
-		connections := n.descriptors - b.descriptors
-		r.GoroutineGrowth = max(r.GoroutineGrowth, n.goroutines-b.goroutines-max(connections, 0))
-		r.DescriptorGrowth = max(r.DescriptorGrowth, connections)
+		r.GoroutineGrowth = max(r.GoroutineGrowth, n.goroutines-b.goroutines)
+		r.DescriptorGrowth = max(r.DescriptorGrowth, n.descriptors-b.descriptors)
 		r.HeapGrowth = max(r.HeapGrowth, n.heap-b.heap)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -134,6 +135,126 @@ func testFuncs(t *testing.T) map[string]bool {
 			f, ok := decl.(*ast.FuncDecl)
 			if ok && f.Recv == nil && (strings.HasPrefix(f.Name.Name, "Test") || strings.HasPrefix(f.Name.Name, "Fuzz")) {
 				found[dir+"."+f.Name.Name] = true
+			}
+		}
+	}
+	return found
+}
+
+// failoverTables are the tables of the page that have a row for each argument and each
+// code of fail-over.
+const failoverTables, failoverEnd = "### Detecting\n", "### Public reports"
+
+// TestEachFailoverArgumentIsInATestsName: who looks for the proof of a flag or of an
+// error's code finds it by that word, in the name of a test or of one of its cases.
+func TestEachFailoverArgumentIsInATestsName(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "parity.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rows, begins := strings.Cut(string(page), failoverTables)
+	rows, _, ends := strings.Cut(rows, failoverEnd)
+	if !begins || !ends {
+		t.Fatal("the tables of fail-over are not where they were")
+	}
+	cases := testCases(t)
+	for _, fault := range unnamedArguments(rows, func(test, argument string) bool { return carries(cases[test], test, argument) }) {
+		t.Error(fault)
+	}
+}
+
+// TestArgumentsWithoutATestAreFound keeps TestEachFailoverArgumentIsInATestsName able
+// to fail.
+func TestArgumentsWithoutATestAreFound(t *testing.T) {
+	cases := []string{"--ttft-timeout, no head", "retry"}
+	carried := func(test, argument string) bool { return carries(cases, test, argument) }
+	for row, want := range map[string]int{
+		"| `--max-attempts` | x | `forward.TestMaxAttemptsBoundsAll` |":                   0,
+		"| `--busy-ttl-ms`, `-rise` | x | `picker.TestBusyTTLOfAWorker` |":                1,
+		"| `--ttft-timeout` (`LLB_X`) | x | `plugins.TestStalls` |":                       0,
+		"| `first_token_timeout` | x | `plugins.TestStalls` |":                            1,
+		"| departed workers | x | `picker.TestADepartedWorkersSeriesAreGone` |":           0,
+		"| `a_code` | x | `forward.TestOther`, `forward.TestACodeIsTold` |":               0,
+		"| `--retry-safety` | x | `forward.TestRetries`. not built yet: `retry-safety` |": 1,
+	} {
+		if got := unnamedArguments(row, carried); len(got) != want {
+			t.Errorf("%s: %v, want %d", row, got, want)
+		}
+	}
+}
+
+var (
+	argument = regexp.MustCompile("`([^`]+)`")
+	aliases  = regexp.MustCompile(`\([^)]*\)`)
+)
+
+// unnamedArguments returns the arguments of the rows that none of their tests carries.
+func unnamedArguments(rows string, carried func(test, argument string) bool) (faults []string) {
+	for line := range strings.SplitSeq(rows, "\n") {
+		cells := strings.Split(line, " | ")
+		if len(cells) != 3 {
+			continue
+		}
+		tests := namedTest.FindAllStringSubmatch(cells[2], -1)
+		for _, m := range argument.FindAllStringSubmatch(aliases.ReplaceAllString(cells[0], ""), -1) {
+			found := false
+			for _, test := range tests {
+				found = found || carried(test[1]+"."+test[2], m[1])
+			}
+			if !found && len(tests) > 0 {
+				faults = append(faults, fmt.Sprintf("no test of %s has it in its name or in that of a case", m[1]))
+			}
+		}
+	}
+	return faults
+}
+
+// carries reports whether the test, or a case of its file, is named after the argument.
+func carries(cases []string, test, argument string) bool {
+	word := argument
+	for _, unit := range []string{"-s", "-ms"} { // of the value
+		word = strings.TrimSuffix(word, unit)
+	}
+	letters := func(s string) string {
+		return strings.Map(func(r rune) rune {
+			if r == '-' || r == '_' {
+				return -1
+			}
+			return r
+		}, strings.ToLower(s))
+	}
+	if strings.Contains(letters(test), letters(word)) {
+		return true
+	}
+	for _, name := range cases {
+		if name == argument || strings.HasPrefix(name, argument+",") || strings.HasPrefix(name, argument+" ") {
+			return true
+		}
+	}
+	return false
+}
+
+// testCases returns the texts of the file that each test is in, by directory.Name.
+func testCases(t *testing.T) map[string][]string {
+	t.Helper()
+	found := map[string][]string{}
+	for _, file := range goFiles(t) {
+		if !strings.HasSuffix(file.path, "_test.go") {
+			continue
+		}
+		var texts []string
+		ast.Inspect(file.ast, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok {
+				if text, err := strconv.Unquote(lit.Value); err == nil {
+					texts = append(texts, text)
+				}
+			}
+			return true
+		})
+		dir := filepath.ToSlash(filepath.Dir(file.path))
+		for _, decl := range file.ast.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok {
+				found[dir+"."+f.Name.Name] = texts
 			}
 		}
 	}

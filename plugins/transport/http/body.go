@@ -64,7 +64,7 @@ func (b *body) readData(p []byte, left *int64) (int, error) {
 	c := b.x.c
 	p = p[:min(int64(len(p)), *left)]
 	if c.r == c.w {
-		if len(p) >= readBuffer && int64(len(p)) < *left { // all that comes is data: no need to copy it twice
+		if len(p) >= readBuffer && int64(len(p)) < *left && c.broken == nil { // all that comes is data: no need to copy it twice
 			n, err := c.Read(p)
 			*left -= int64(n)
 			if n > 0 {
@@ -93,13 +93,13 @@ func (b *body) Waits() bool {
 }
 
 // Wait implements forward.Waiter: it waits for more bytes. They may be too few for
-// Read; and what fails here fails again in Read, which tells.
+// Read; and what fails here is for Read to tell.
 func (b *body) Wait() {
 	c := b.x.c
 	if c.r < c.w { // a chunk's end, which would keep the buffer
 		c.r, b.inChunk = c.w, false
 	}
-	_ = c.fill(readBuffer)
+	c.broken = c.fill(readBuffer)
 }
 
 func unexpected(err error) error {

@@ -111,6 +111,8 @@ type conn struct {
 	lent *[]byte    // the memory of buf, unless that has grown
 	buf  []byte     // buf[r:w] is read and not consumed; nil when nothing is
 	r, w int
+
+	broken error // what a read has failed with whose error nobody has seen: a system tells a reset once
 }
 
 // readBuffer is the size of a connection's read buffer: it holds a burst of
@@ -151,6 +153,9 @@ func (c *conn) close() { _ = c.Close() }
 // fill reads more bytes into the buffer, moving or growing it up to limit when
 // it is full. It returns errHeadSize when limit is reached.
 func (c *conn) fill(limit int) error {
+	if c.broken != nil {
+		return c.broken
+	}
 	if c.r == c.w {
 		c.r, c.w = 0, 0
 		if c.bare() {

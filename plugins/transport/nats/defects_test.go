@@ -124,7 +124,7 @@ func TestN2AnEngineErrorOnAStreamKeepsItsStatus(t *testing.T) {
 	}
 }
 
-func TestN3ALargeBodyNeverFailsAWorker(t *testing.T) {
+func TestN3ABodyAboveMaxPayloadNeverFailsAWorker(t *testing.T) {
 	broker := testfleet.StartNATS(t, nil)
 	e := engine(t, broker.URL, func(c *simengine.Config) { c.MaxModelLen = 8 << 20 })
 	large := post(`{"model":"sim-model","max_tokens":2,"messages":[{"role":"user","content":"` + strings.Repeat("word ", 600_000) + `"}]}`)
@@ -419,7 +419,7 @@ func TestN11ASilentEngineIsATimeoutWhoeverNoticesIt(t *testing.T) {
 	}
 }
 
-func TestN12TheIdleTimeoutCountsFromTheLastFrameAndCancels(t *testing.T) {
+func TestN12NATSReqIdleTimeoutCountsFromTheLastFrameAndCancels(t *testing.T) {
 	broker := testfleet.StartNATS(t, nil)
 	w := script(t, broker)
 	tr := start(t, broker.URL, func(c *Config) { c.IdleTimeout = 300 * time.Millisecond })
@@ -520,7 +520,7 @@ func TestN14ALargeAnswerPassesInPieces(t *testing.T) {
 	})
 }
 
-func TestN17AWorkerThatLeavesIsNotAtFault(t *testing.T) {
+func TestN17WorkerDrainingIsNotTheWorkersFault(t *testing.T) {
 	broker := testfleet.StartNATS(t, nil)
 	w := script(t, broker)
 	tr := start(t, broker.URL, nil)

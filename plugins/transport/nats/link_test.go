@@ -183,7 +183,7 @@ func TestADropInTheClientLibraryBreaksWhatRuns(t *testing.T) {
 	}
 }
 
-func TestADurationAboveTheLimitEndsTheRequest(t *testing.T) {
+func TestNATSReqMaxDurationEndsTheRequest(t *testing.T) {
 	broker := testfleet.StartNATS(t, nil)
 	w := script(t, broker)
 	tr := start(t, broker.URL, func(c *Config) { c.MaxDuration = 100 * time.Millisecond })
