@@ -56,7 +56,7 @@ func (c *Config) listening() []setting {
 		{name: "cert-path", group: "Listening", in: Both, usage: "directory with tls.crt and tls.key, read again when they change; with it the forwarder's client port speaks TLS", value: stringValue(&c.CertPath)},
 		{name: "conformance-mode", group: "Listening", in: EPP, usage: "stand in for the picker of the Gateway API Inference Extension's conformance suite: obey its header test-epp-endpoint-selection and tell who served in x-conformance-test-served-endpoint; not for production, since any client can steer requests then", value: boolValue(&c.ExtProc.Conformance)},
 		{name: "model-rewrite-header", group: "Listening", in: EPP, usage: "let the request header x-gateway-model-name-rewrite replace the model in the body; only behind a gateway that sets or removes that header itself", value: boolValue(&c.ExtProc.RewriteHeader)},
-		{name: "drain-delay-s", group: "Listening", in: Both, usage: "after SIGTERM: how long to say not ready and still take requests", value: seconds(c.drainDelay(), 0, time.Hour)},
+		{name: "drain-delay", was: []string{"drain-delay-s"}, env: []string{"INFERA_DRAIN_DELAY", "INFERA_DRAIN_DELAY_S"}, aliases: []string{"drain_delay_s", "drain-delay-s"}, group: "Listening", in: Both, usage: "after SIGTERM: how long to say not ready and still take requests", value: seconds(c.drainDelay(), 0, time.Hour)},
 		{name: "drain-timeout", env: []string{"INFERA_DRAIN_TIMEOUT"}, group: "Listening", in: Both, usage: "after that: how long open streams may go on", value: seconds(c.drainTimeout(), 0, 24*time.Hour)},
 	}
 }
@@ -219,7 +219,7 @@ func (c *Config) breakerRows() []setting {
 		{name: "stream-err-threshold", group: "Breaker", in: Both, usage: "consecutive answers that a worker cuts after their first byte before it is left out; 0 never", value: intValue(&c.Breaker.StreamThreshold, 0, 100)},
 		{name: "breaker-cooldown-s", group: "Breaker", in: Both, usage: "how long it is left out before a probe", value: seconds(&c.Breaker.Cooldown, time.Millisecond, time.Hour)},
 		{name: "breaker-max-cooldown-s", group: "Breaker", in: Both, usage: "cap of the doubling after failed probes", value: seconds(&c.Breaker.MaxCooldown, time.Millisecond, 24*time.Hour)},
-		{name: "breaker-probe-timeout-s", group: "Breaker", in: Both, usage: "how long a probe may go unanswered before another may start", value: seconds(&c.Breaker.ProbeTimeout, time.Millisecond, time.Hour)},
+		{name: "breaker-probe-timeout", was: []string{"breaker-probe-timeout-s"}, env: []string{"INFERA_BREAKER_PROBE_TIMEOUT", "INFERA_BREAKER_PROBE_TIMEOUT_S"}, aliases: []string{"breaker_probe_timeout_s", "breaker-probe-timeout-s"}, group: "Breaker", in: Both, usage: "how long a probe may go unanswered before another may start", value: seconds(&c.Breaker.ProbeTimeout, time.Millisecond, time.Hour)},
 		{name: "pair-breaker-threshold", group: "Breaker", in: Both, usage: "consecutive failures to hand the prompt's cache from a prefill worker to a decode worker before these two get no requests together; 0 never", value: intValue(&c.Breaker.PairThreshold, 0, 100)},
 		{name: "pair-breaker-cooldown-s", group: "Breaker", in: Both, usage: "how long a pair is left out before a probe", value: seconds(&c.Breaker.PairCooldown, time.Millisecond, time.Hour)},
 		{name: "pair-breaker-max-cooldown-s", group: "Breaker", in: Both, usage: "cap of the doubling after failed probes of a pair", value: seconds(&c.Breaker.PairMaxCooldown, time.Millisecond, 24*time.Hour)},

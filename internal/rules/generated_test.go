@@ -98,7 +98,7 @@ func programs(t *testing.T) map[string][]assemble.Series {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{door.Register(epp.Registry), relay.Register(fwd.Registry)} {
+	for _, err := range []error{door.Register(epp.Registry), relay.Register(fwd.Registry), forward.NewValve(0).Register(fwd.Registry)} {
 		if err != nil {
 			t.Fatal(err)
 		}
