@@ -420,3 +420,46 @@ func TestSetConfigAppliesToLaterPicks(t *testing.T) {
 		t.Error("a bad tuning is taken")
 	}
 }
+
+// In LoxiLB's gateway a prefill or decode worker whose circuit had opened once stayed
+// out for ever: its selection looked at the state, and only a pass of its own made that
+// half-open (failover.md §6).
+func TestLoxiLBAWorkerOfAPairComesBackBehindItsCooldown(t *testing.T) {
+	for _, ill := range []string{"p1", "d1"} {
+		w := newWorld(t, config(picker.LeastLoad, 1), leg("p1", "x"), leg("p2", "x"), leg("d1", "x"), leg("d2", "x"))
+		legs := func(n int) map[string]int {
+			got := map[string]int{}
+			for range n {
+				d := w.pick(w.request("x:16"))
+				got[d.Prefill.ID]++
+				got[d.Worker.ID]++
+				d.PrefillDone(w.now, breaker.Success)
+				d.FirstToken(w.now)
+				d.Done(w.now, breaker.Success)
+			}
+			return got
+		}
+		for faults := 0; faults < 3; {
+			d := w.pick(w.request("x:16"))
+			switch ill {
+			case d.Prefill.ID:
+				d.PrefillDone(w.now, breaker.Origin)
+				d.Done(w.now, breaker.Neutral)
+				faults++
+			case d.Worker.ID:
+				d.PrefillDone(w.now, breaker.Success)
+				d.Done(w.now, breaker.Origin)
+				faults++
+			default:
+				d.Done(w.now, breaker.Neutral)
+			}
+		}
+		if got := legs(40); got[ill] != 0 {
+			t.Errorf("%s got %d legs while its circuit is open", ill, got[ill])
+		}
+		w.now = w.now.Add(6 * time.Second)
+		if got := legs(200); got[ill] < 60 {
+			t.Errorf("%s got %d of 200 legs behind its cooldown: %v", ill, got[ill], got)
+		}
+	}
+}
