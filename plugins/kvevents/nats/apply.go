@@ -21,11 +21,11 @@ type arrival struct {
 func (s *Subscriber) take(ctx context.Context, a arrival) {
 	id, rank, err := parseSubject(a.subject)
 	if err != nil {
-		s.metrics.ignored.Inc()
+		s.metrics.Ignored.Inc()
 		return
 	}
-	s.metrics.messages.Inc()
-	s.metrics.bytes.Add(float64(len(a.data)))
+	s.metrics.Messages.Inc()
+	s.metrics.Bytes.Add(float64(len(a.data)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.peers[id]
@@ -57,14 +57,14 @@ func (s *Subscriber) apply(p *peer, m *message) error {
 	f := p.feeds[m.rank]
 	switch {
 	case f == nil:
-		s.metrics.ignored.Inc()
+		s.metrics.Ignored.Inc()
 		return nil
 	case m.stamp.Before(p.since):
 		s.metrics.stale.Inc()
 		return nil
 	}
 	if err := wire.DecodeBatch(m.data, &s.batch); err != nil {
-		s.metrics.decodeErrors.Inc()
+		s.metrics.DecodeErrors.Inc()
 		f.restart(kvindex.ResetGap, false)
 		s.ask(slot{p.id, m.rank}, f)
 		return err

@@ -205,7 +205,7 @@ func TestK6WhatIsHeldIsBoundedAndItsLossIsMarked(t *testing.T) {
 	for i := range 40 { // workers that never come
 		r.emit(fmt.Sprintf("ghost:%d", i), 0, vllm(a.Stored(1, 0, 1)))
 	}
-	testkit.Until(t, "the last ghost", func() bool { return value(v.sub.metrics.messages) == 46 })
+	testkit.Until(t, "the last ghost", func() bool { return value(v.sub.metrics.Messages) == 46 })
 	v.sub.mu.Lock()
 	unknown, peers := v.sub.unknown, len(v.sub.peers)
 	v.sub.mu.Unlock()
@@ -251,12 +251,12 @@ func TestK7ANewProcessUnderTheSameIDStartsEmpty(t *testing.T) {
 			v.wantDepth("the first process", "w:1", a, 2)
 			if c.gone {
 				v.set()
-				testkit.Until(t, "the departure", func() bool { return value(v.sub.metrics.subscriptions) == 0 })
+				testkit.Until(t, "the departure", func() bool { return value(v.sub.metrics.Subscriptions) == 0 })
 			} else {
 				testkit.Until(t, "the start of an engine", after(cfg.Lead))
 			}
 			r.emit("w:1", 0, vllm(b.Stored(1, 0, 2))) // the new process, before its record
-			testkit.Until(t, "its first event", func() bool { return value(v.sub.metrics.messages) == 2 })
+			testkit.Until(t, "its first event", func() bool { return value(v.sub.metrics.Messages) == 2 })
 			v.set(worker("w:1", "2"))
 			v.wantDepth("the dead process's blocks to go", "w:1", a, 0)
 			v.wantDepth("what the new one said before its record", "w:1", b, 2)
@@ -276,7 +276,7 @@ func TestK7AWorkerThatWasMissedForAWhileIsNotTakenForEmpty(t *testing.T) {
 	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
 	v.wantDepth("the view", "w:1", a, 2)
 	v.set()
-	testkit.Until(t, "the departure", func() bool { return value(v.sub.metrics.subscriptions) == 0 })
+	testkit.Until(t, "the departure", func() bool { return value(v.sub.metrics.Subscriptions) == 0 })
 	r.emit("w:1", 0, vllm(testfleet.NewPrompt(2, 1).Stored(1, 0, 1)))
 	v.set(worker("w:1", "1")) // the same process
 	v.wantDepth("what came meanwhile", "w:1", testfleet.NewPrompt(2, 1), 1)
@@ -507,7 +507,7 @@ func TestK14DepartedWorkersLeaveNothing(t *testing.T) {
 	// It comes back with other blocks, which is no matter.
 	v.set(worker("x:1", "1"), worker("w:1", "2", func(w *fleet.Worker) { w.BlockSize = 8 }))
 	b := testfleet.NewPrompt(2, 4)
-	testkit.Until(t, "the return", func() bool { return value(v.sub.metrics.subscriptions) == 2 })
+	testkit.Until(t, "the return", func() bool { return value(v.sub.metrics.Subscriptions) == 2 })
 	e := kvindex.Event{Hashes: []uint64{1, 2}, Tokens: b.Tokens, BlockSize: 8}
 	r.emit("w:1", 0, vllm(&kvindex.Batch{Rank: -1, Events: []kvindex.Event{e}}))
 	big := &testfleet.Prompt{Ours: kvindex.HashTokens(nil, 0, b.Tokens, 8)}
@@ -529,7 +529,7 @@ func TestK15DiscoveryNeverWaitsForTheBroker(t *testing.T) {
 		}
 		v.set(workers...)
 	}
-	testkit.Until(t, "fifty workers while the broker says nothing", func() bool { return value(v.sub.metrics.subscriptions) == 50 })
+	testkit.Until(t, "fifty workers while the broker says nothing", func() bool { return value(v.sub.metrics.Subscriptions) == 50 })
 	proxy.Thaw()
 }
 

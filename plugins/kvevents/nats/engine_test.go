@@ -42,7 +42,7 @@ func TestTheIndexHoldsWhatAnEngineBehindItsRelayCaches(t *testing.T) {
 			v := watch(t, Config{Broker: broker.Config{Server: b.URL}, Backoff: 5 * time.Millisecond}, w)
 			v.live()
 			// ZMQ subscriptions travel on their own: ask until something arrives.
-			for n := 0; value(v.sub.metrics.messages) == 0; n++ {
+			for n := 0; value(v.sub.metrics.Messages) == 0; n++ {
 				complete(t, e, fmt.Sprintf("probe %d ", n)+strings.Repeat("x ", 40))
 			}
 			for n := range 12 { // more than the cache holds: it evicts

@@ -57,7 +57,7 @@ func TestABurstOfTwoHundredWorkersArrivesWhole(t *testing.T) {
 			t.Errorf("%s: the view says that it lacks something", w.ID)
 		}
 	}
-	if n := value(v.sub.metrics.messages); n != workers*batches {
+	if n := value(v.sub.metrics.Messages); n != workers*batches {
 		t.Errorf("%v messages taken, want each of %d once", n, workers*batches)
 	}
 	if n := r.consumers(); n != 1 {
@@ -109,7 +109,7 @@ func TestNonsenseOnTheSubjectsIsPassedOver(t *testing.T) {
 	} {
 		r.send(subject, vllm(a.Removed(0, 2)))
 	}
-	testkit.Until(t, "six strange messages", func() bool { return value(v.sub.metrics.ignored) == 6 })
+	testkit.Until(t, "six strange messages", func() bool { return value(v.sub.metrics.Ignored) == 6 })
 	if v.depth("w:1", a) != 2 {
 		t.Error("a strange subject changed a view")
 	}
@@ -117,7 +117,7 @@ func TestNonsenseOnTheSubjectsIsPassedOver(t *testing.T) {
 	r.emit("x:1", 0, []byte("{}"))
 	r.emit("x:1", 0, nil)
 	v.wantDepth("the view to be dropped", "x:1", a, 0)
-	testkit.Until(t, "both to be counted", func() bool { return value(v.sub.metrics.decodeErrors) == 2 })
+	testkit.Until(t, "both to be counted", func() bool { return value(v.sub.metrics.DecodeErrors) == 2 })
 	if n := v.log.Count("cannot be read"); n != 1 {
 		t.Errorf("said %d times, want once", n)
 	}
@@ -148,7 +148,7 @@ func TestACredentialThatIsRefusedIsTriedAgain(t *testing.T) {
 	b := testfleet.StartNATS(t, nil)
 	cfg := Config{Broker: broker.Config{Server: b.URL, NkeySeed: t.TempDir() + "/none"}, Backoff: natsgo.DefaultTimeout / 1000}
 	v := watch(t, cfg, worker("w:1", "1"))
-	testkit.Until(t, "attempts", func() bool { return value(v.sub.metrics.reconnects) > 1 })
+	testkit.Until(t, "attempts", func() bool { return value(v.sub.metrics.Reconnects) > 1 })
 	if v.log.Count("nkey seed") == 0 {
 		t.Error("the log does not say what is wrong")
 	}

@@ -122,7 +122,7 @@ func TestMessagesOfARealFleet(t *testing.T) {
 			v.wantDepth(fmt.Sprintf("prompt %d of %s", i, id), id, &testfleet.Prompt{Ours: hs}, len(hs))
 		}
 	}
-	if n := value(v.sub.metrics.decodeErrors); n != 0 {
+	if n := value(v.sub.metrics.DecodeErrors); n != 0 {
 		t.Errorf("%v of the messages could not be read", n)
 	}
 }
@@ -146,12 +146,12 @@ func TestEachRankHasItsOwnView(t *testing.T) {
 	if v.depth("dp:1#dp0", b) != 0 || v.depth("dp:1#dp1", a) != 0 {
 		t.Error("ranks are mixed up")
 	}
-	if n := value(v.sub.metrics.ignored); n != 1 {
+	if n := value(v.sub.metrics.Ignored); n != 1 {
 		t.Errorf("%v messages ignored, want the one of a rank that is not there", n)
 	}
 	// The worker shrinks to one rank: its target has another name.
 	v.set(worker("dp:1", "1"))
-	testkit.Until(t, "one subscription", func() bool { return value(v.sub.metrics.subscriptions) == 1 })
+	testkit.Until(t, "one subscription", func() bool { return value(v.sub.metrics.Subscriptions) == 1 })
 	r.emit("dp:1", 0, sglang(a.Stored(1, 0, 1)))
 	v.wantDepth("the view under the new name", "dp:1", a, 1)
 }
@@ -162,7 +162,7 @@ func TestBrokerThatIsDownAtStartIsTriedAgain(t *testing.T) {
 	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
 	r.broker.Stop(t)
 	v := watch(t, r.config(), worker("w:1", "1"))
-	testkit.Until(t, "an attempt", func() bool { return value(v.sub.metrics.reconnects) > 1 })
+	testkit.Until(t, "an attempt", func() bool { return value(v.sub.metrics.Reconnects) > 1 })
 	if n := v.log.Count("out of reach"); n != 1 {
 		t.Errorf("said %d times that the broker is out of reach, want once", n)
 	}
@@ -190,7 +190,7 @@ func TestBrokerRestartKeepsViewsAndLosesNothing(t *testing.T) {
 	r.emit("w:1", 0, vllm(a.Stored(1, 0, 2)))
 	v.wantDepth("the events", "w:1", a, 2)
 	r.broker.Stop(t)
-	testkit.Until(t, "the loss", func() bool { return value(v.sub.metrics.reconnects) > 0 })
+	testkit.Until(t, "the loss", func() bool { return value(v.sub.metrics.Reconnects) > 0 })
 	if d := v.depth("w:1", a); d != 2 {
 		t.Errorf("with the broker gone the view has %d blocks, want the 2 it had", d)
 	}
@@ -232,7 +232,7 @@ func TestEventsBetweenConnectionsAreFetched(t *testing.T) {
 	if value(v.sub.metrics.gaps) != 0 || v.index.Feed("w:1").Partial() {
 		t.Error("what was fetched counts as lost")
 	}
-	if value(v.sub.metrics.reconnects) == 0 {
+	if value(v.sub.metrics.Reconnects) == 0 {
 		t.Error("no connection broke")
 	}
 }

@@ -246,11 +246,11 @@ func (s *Subscriber) gauge() {
 			n += p.record.Ranks()
 		}
 	}
-	s.metrics.subscriptions.Set(float64(n))
+	s.metrics.Subscriptions.Set(float64(n))
 	if !s.up {
 		n = 0
 	}
-	s.metrics.connected.Set(float64(n))
+	s.metrics.Connected.Set(float64(n))
 	s.metrics.heldBytes.Set(float64(s.held))
 	s.metrics.heldMessages.Set(float64(s.heldMsgs))
 }

@@ -64,7 +64,7 @@ func (s *Subscriber) followStream(ctx context.Context) {
 			s.log.LogAttrs(ctx, slog.LevelInfo, "KV events were lost on the way; they are fetched again")
 			continue
 		}
-		s.metrics.reconnects.Inc()
+		s.metrics.Reconnects.Inc()
 		if time.Since(began) > steady {
 			backoff.Reset()
 		}
@@ -195,7 +195,7 @@ func (s *Subscriber) join(ctx context.Context, info *jetstream.StreamInfo) (from
 func (s *Subscriber) receive(ctx context.Context, messages jetstream.MessagesContext, to uint64) (up bool, err error) {
 	done := func() {
 		up = true
-		s.metrics.replays.WithLabelValues("complete").Inc()
+		s.metrics.Replays.WithLabelValues("complete").Inc()
 		s.caughtUp()
 	}
 	if s.pos.last >= to {
@@ -203,7 +203,7 @@ func (s *Subscriber) receive(ctx context.Context, messages jetstream.MessagesCon
 	}
 	defer func() {
 		if !up && ctx.Err() == nil {
-			s.metrics.replays.WithLabelValues("failed").Inc()
+			s.metrics.Replays.WithLabelValues("failed").Inc()
 		}
 	}()
 	var delivered uint64 // by this consumer
@@ -222,7 +222,7 @@ func (s *Subscriber) receive(ctx context.Context, messages jetstream.MessagesCon
 		}
 		meta, err := msg.Metadata()
 		if err != nil {
-			s.metrics.ignored.Inc()
+			s.metrics.Ignored.Inc()
 			continue
 		}
 		if meta.Sequence.Consumer != delivered+1 {
@@ -231,7 +231,7 @@ func (s *Subscriber) receive(ctx context.Context, messages jetstream.MessagesCon
 		delivered++
 		s.arrive(ctx, msg, meta)
 		if meta.Sequence.Stream <= to {
-			s.metrics.replayed.Inc()
+			s.metrics.Replayed.Inc()
 		}
 		if !up && (meta.Sequence.Stream >= to || meta.NumPending == 0) {
 			done()

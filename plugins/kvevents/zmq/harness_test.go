@@ -243,7 +243,7 @@ func (v *view) wantDepth(what, key string, p *testfleet.Prompt, n int) {
 
 func (v *view) connected(n int) {
 	v.tb.Helper()
-	testkit.Until(v.tb, strconv.Itoa(n)+" connections", func() bool { return testutil.ToFloat64(v.sub.metrics.connected) == float64(n) })
+	testkit.Until(v.tb, strconv.Itoa(n)+" connections", func() bool { return testutil.ToFloat64(v.sub.metrics.Connected) == float64(n) })
 }
 
 // rawServer takes connections and hands each to serve, which may do anything.

@@ -65,7 +65,7 @@ func TestLibzmq(t *testing.T) {
 	}
 	say("send", &kvindex.Batch{Rank: -1, At: n})
 	v.wantDepth("all of it", "w", a, n)
-	if testutil.ToFloat64(v.sub.metrics.replayed) == 0 || testutil.ToFloat64(v.sub.metrics.reconnects) != 0 {
-		t.Errorf("%v replayed, %v reconnects", testutil.ToFloat64(v.sub.metrics.replayed), testutil.ToFloat64(v.sub.metrics.reconnects))
+	if testutil.ToFloat64(v.sub.metrics.Replayed) == 0 || testutil.ToFloat64(v.sub.metrics.Reconnects) != 0 {
+		t.Errorf("%v replayed, %v reconnects", testutil.ToFloat64(v.sub.metrics.Replayed), testutil.ToFloat64(v.sub.metrics.Reconnects))
 	}
 }

@@ -50,10 +50,10 @@ func (u *subscription) history(ctx context.Context, from uint64, each func(*kvin
 		case seq < from:
 			continue
 		}
-		u.metrics.replayed.Inc()
+		u.metrics.Replayed.Inc()
 		s.batch.Seq, s.batch.HasSeq = seq, true
 		if err := wire.DecodeBatch(s.msg.frame(-1), &s.batch); err != nil {
-			u.metrics.decodeErrors.Inc()
+			u.metrics.DecodeErrors.Inc()
 			continue // shows as a gap before the next one
 		}
 		if !each(&s.batch) {
@@ -99,7 +99,7 @@ const maxReplayWait = 5 * time.Minute
 func (u *subscription) replayDone(ctx context.Context, err error) {
 	if err == nil {
 		u.replayWait = 0
-		u.metrics.replays.WithLabelValues("complete").Inc()
+		u.metrics.Replays.WithLabelValues("complete").Inc()
 		return
 	}
 	if ctx.Err() != nil {
@@ -108,7 +108,7 @@ func (u *subscription) replayDone(ctx context.Context, err error) {
 	u.replayWait = min(max(2*u.replayWait, u.cfg.ResyncEvery), maxReplayWait)
 	u.replayAfter = time.Now().Add(u.replayWait)
 	u.owed, u.owedAt = true, u.replayAfter
-	u.metrics.replays.WithLabelValues("failed").Inc()
+	u.metrics.Replays.WithLabelValues("failed").Inc()
 	u.log.LogAttrs(ctx, slog.LevelDebug, "past KV events are not to be had", slog.String("replay_endpoint", u.replay), slog.Any("error", err))
 }
 

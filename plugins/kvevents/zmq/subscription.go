@@ -51,9 +51,9 @@ func newSubscription(s *Subscriber, src source) *subscription {
 
 // run follows the publisher until ctx is done.
 func (u *subscription) run(ctx context.Context) {
-	u.metrics.subscriptions.Inc()
+	u.metrics.Subscriptions.Inc()
 	defer u.settle()
-	defer u.metrics.subscriptions.Dec()
+	defer u.metrics.Subscriptions.Dec()
 	backoff := retry.NewBackoff(u.cfg.Backoff, u.cfg.MaxBackoff)
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -63,7 +63,7 @@ func (u *subscription) run(ctx context.Context) {
 		}
 		u.settle()
 		u.lose(ctx, time.Now())
-		u.metrics.reconnects.Inc()
+		u.metrics.Reconnects.Inc()
 		if time.Since(began) > steady {
 			backoff.Reset()
 		}
@@ -111,8 +111,8 @@ func (u *subscription) session(ctx context.Context) error {
 	if err := c.subscribe(""); err != nil {
 		return err
 	}
-	u.metrics.connected.Inc()
-	defer u.metrics.connected.Dec()
+	u.metrics.Connected.Inc()
+	defer u.metrics.Connected.Dec()
 	u.feed.Connected(time.Now())
 	u.said, u.lost, u.dropped = false, time.Time{}, false
 	if u.down {
@@ -159,11 +159,11 @@ func (u *subscription) message(ctx context.Context, c *conn) error {
 		return err
 	}
 	if !u.meant(&s.msg) {
-		u.metrics.ignored.Inc()
+		u.metrics.Ignored.Inc()
 		return nil
 	}
-	u.metrics.messages.Inc()
-	u.metrics.bytes.Add(float64(len(s.msg.bytes)))
+	u.metrics.Messages.Inc()
+	u.metrics.Bytes.Add(float64(len(s.msg.bytes)))
 	s.batch.Seq, s.batch.HasSeq = sequence(&s.msg)
 	if err := wire.DecodeBatch(s.msg.frame(-1), &s.batch); err != nil {
 		u.undecodable(ctx, &s.batch, err)
@@ -195,7 +195,7 @@ func sequence(m *message) (seq uint64, ok bool) {
 // number it shows as a gap before the next batch, without one the view is
 // dropped here.
 func (u *subscription) undecodable(ctx context.Context, b *kvindex.Batch, err error) {
-	u.metrics.decodeErrors.Inc()
+	u.metrics.DecodeErrors.Inc()
 	if !b.HasSeq {
 		u.feed.Reset(kvindex.ResetGap)
 	}

@@ -40,7 +40,7 @@ type Subscriber struct {
 	store   *fleet.Store
 	index   *kvindex.Index
 	log     *slog.Logger
-	metrics *metrics
+	metrics *kvindex.TransportMetrics
 	scratch sync.Pool // of *scratch
 
 	unsettled atomic.Int64 // subscriptions that have not settled
@@ -52,7 +52,7 @@ func New(cfg Config, store *fleet.Store, index *kvindex.Index, log *slog.Logger)
 		return nil, err
 	}
 	return &Subscriber{
-		cfg: cfg.withDefaults(), store: store, index: index, log: log, metrics: newMetrics(),
+		cfg: cfg.withDefaults(), store: store, index: index, log: log, metrics: kvindex.NewTransportMetrics("zmq"),
 		scratch: sync.Pool{New: func() any { return new(scratch) }},
 	}, nil
 }

@@ -57,9 +57,9 @@ func TestOtherTopicsAreLeftOut(t *testing.T) {
 	p.frames([]byte("kv-events"))
 	p.emit(vllm(b.Stored(2, 0, 1)))
 	v.wantDepth("what is meant", "w", b, 1)
-	if v.depth("w", a) != 0 || testutil.ToFloat64(v.sub.metrics.ignored) != 2 || testutil.ToFloat64(v.sub.metrics.messages) != 1 {
+	if v.depth("w", a) != 0 || testutil.ToFloat64(v.sub.metrics.Ignored) != 2 || testutil.ToFloat64(v.sub.metrics.Messages) != 1 {
 		t.Errorf("depth %d, ignored %v, taken %v", v.depth("w", a),
-			testutil.ToFloat64(v.sub.metrics.ignored), testutil.ToFloat64(v.sub.metrics.messages))
+			testutil.ToFloat64(v.sub.metrics.Ignored), testutil.ToFloat64(v.sub.metrics.Messages))
 	}
 }
 
@@ -238,7 +238,7 @@ func TestALateJoinerIsWarm(t *testing.T) {
 	}
 	v := watch(t, impatient(), worker("w", p.endpoint(), func(w *fleet.Worker) { w.KVReplay = replay }))
 	v.wantDepth("all of the past, without a live message", "w", a, 3)
-	if got := testutil.ToFloat64(v.sub.metrics.messages); got != 0 {
+	if got := testutil.ToFloat64(v.sub.metrics.Messages); got != 0 {
 		t.Errorf("%v live messages", got)
 	}
 }
@@ -384,8 +384,8 @@ func TestAnUnchangedRecordKeepsItsSubscription(t *testing.T) {
 	}
 	p.emit(vllm(testfleet.NewPrompt(2, 1).Stored(2, 0, 1)))
 	v.wantDepth("the new prompt", "w", testfleet.NewPrompt(2, 1), 1)
-	if v.depth("w", a) != 2 || testutil.ToFloat64(v.sub.metrics.reconnects) != 0 {
-		t.Errorf("depth %d, %v reconnects", v.depth("w", a), testutil.ToFloat64(v.sub.metrics.reconnects))
+	if v.depth("w", a) != 2 || testutil.ToFloat64(v.sub.metrics.Reconnects) != 0 {
+		t.Errorf("depth %d, %v reconnects", v.depth("w", a), testutil.ToFloat64(v.sub.metrics.Reconnects))
 	}
 }
 
@@ -401,9 +401,9 @@ func TestAWorkerThatIsGoneIsLetGo(t *testing.T) {
 	v.set(worker("x", q.endpoint()))
 	v.connected(1)
 	v.wantDepth("an empty view", "w", a, 0)
-	testkit.Until(t, "one subscription", func() bool { return testutil.ToFloat64(v.sub.metrics.subscriptions) == 1 })
+	testkit.Until(t, "one subscription", func() bool { return testutil.ToFloat64(v.sub.metrics.Subscriptions) == 1 })
 	v.set(worker("w", p.endpoint(), func(w *fleet.Worker) { w.Status = fleet.Draining }), worker("x", q.endpoint(), func(w *fleet.Worker) { w.Status = fleet.Dead }))
-	testkit.Until(t, "the draining one only", func() bool { return testutil.ToFloat64(v.sub.metrics.subscriptions) == 1 })
+	testkit.Until(t, "the draining one only", func() bool { return testutil.ToFloat64(v.sub.metrics.Subscriptions) == 1 })
 	v.connected(1)
 }
 
@@ -416,7 +416,7 @@ func TestMetricsAreRegisteredOnce(t *testing.T) {
 	if err := v.sub.Register(reg); err == nil {
 		t.Error("registered twice")
 	}
-	v.sub.metrics.replays.WithLabelValues("complete").Inc()
+	v.sub.metrics.Replays.WithLabelValues("complete").Inc()
 	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
 	}

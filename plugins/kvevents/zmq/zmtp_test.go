@@ -249,7 +249,7 @@ func TestGarbageIsCountedAndSurvived(t *testing.T) {
 	if got := v.depth("w", a); got != 0 {
 		t.Errorf("%d blocks are left of a view that cannot be trusted", got)
 	}
-	if got := testutil.ToFloat64(v.sub.metrics.decodeErrors); got != n {
+	if got := testutil.ToFloat64(v.sub.metrics.DecodeErrors); got != n {
 		t.Errorf("%v counted, want %d", got, n)
 	}
 	if v.log.Count("cannot be read") != 1 {
@@ -270,7 +270,7 @@ func TestGarbageBytesOnTheConnection(t *testing.T) {
 	p := publish(t, "127.0.0.1", 0)
 	v := watch(t, impatient(), worker("bad", bad), worker("good", p.endpoint()))
 	p.heard()
-	testkit.Until(t, "some broken connections", func() bool { return testutil.ToFloat64(v.sub.metrics.reconnects) > 5 })
+	testkit.Until(t, "some broken connections", func() bool { return testutil.ToFloat64(v.sub.metrics.Reconnects) > 5 })
 	a := testfleet.NewPrompt(1, 1)
 	p.emit(vllm(a.Stored(1, 0, 1)))
 	v.wantDepth("the good one's blocks", "good", a, 1)
