@@ -21,6 +21,15 @@ demo: build tools ## real Envoy, EPP, forwarders and simulated workers on this m
 .PHONY: test
 test: build tools ## everything that must hold: unit, race, fuzz seeds, end to end with real Envoy and etcd
 	POINTSMAN_BIN=$(CURDIR)/bin POINTSMAN_ENVOY=$(CURDIR)/$(ENVOY) $(GO) test -race -shuffle=on -timeout 15m ./...
+	$(MAKE) test-norace
+
+# Packages with tests that say less under the race detector, or nothing: it makes
+# pools lose some of what they are given.
+NORACE := ./extproc ./forward ./prompt/tokens
+
+.PHONY: test-norace
+test-norace: ## what the race detector would hide: allocations on the hot paths
+	$(GO) test -count=1 -run 'Alloc|HostileTextIsLinear' $(NORACE)
 
 .PHONY: giecompat
 giecompat: ## drive the EPP with the test helpers of the Gateway API Inference Extension (about 110 MB of modules; not part of make test)

@@ -132,7 +132,7 @@ func childArgs(args []string) []string {
 
 // contender is a server under load and what its rounds gave.
 type contender struct {
-	*extProcServer
+	*process
 	client *extProcClient
 	bodies bodySource
 	perReq time.Duration // CPU of one request, found while warming up
@@ -154,7 +154,7 @@ func measureExtProc(ctx context.Context, cfg extProcConfig, self []string, dir s
 		if cfg.only != 0 && cfg.only != workers {
 			continue
 		}
-		var epp *extProcServer
+		var epp *process
 		epp, err = startEPP(ctx, cfg.epp, self, dir, workers, "", log)
 		if err != nil {
 			return nil, err
@@ -172,7 +172,7 @@ func measureExtProc(ctx context.Context, cfg extProcConfig, self []string, dir s
 }
 
 // measureFleet fills the rows of one fleet size.
-func measureFleet(ctx context.Context, cfg extProcConfig, epp, reference *extProcServer, workers int, result *extProcResult, log io.Writer) error {
+func measureFleet(ctx context.Context, cfg extProcConfig, epp, reference *process, workers int, result *extProcResult, log io.Writer) error {
 	for _, size := range []int{smallPrompt, largePrompt} {
 		mine, theirs, err := measurePair(ctx, cfg, epp, reference, sameBodies(extProcBodies(size)), 0)
 		if err != nil {
@@ -200,7 +200,7 @@ func (result *extProcResult) add(row extProcRow, mine, theirs []sample, log io.W
 
 // measureChunks finds what a response chunk costs: requests with a streamed
 // response against requests with one of a single chunk.
-func measureChunks(ctx context.Context, cfg extProcConfig, epp, reference *extProcServer, result *extProcResult, log io.Writer) error {
+func measureChunks(ctx context.Context, cfg extProcConfig, epp, reference *process, result *extProcResult, log io.Writer) error {
 	bodies := sameBodies(extProcBodies(smallPrompt))
 	base, baseTheirs, err := measurePair(ctx, cfg, epp, reference, bodies, 1)
 	if err != nil {
@@ -224,15 +224,15 @@ func measureChunks(ctx context.Context, cfg extProcConfig, epp, reference *extPr
 }
 
 // measurePair lets both servers do the same requests in turn.
-func measurePair(ctx context.Context, cfg extProcConfig, epp, reference *extProcServer, bodies bodySource, chunks int) (mine, theirs []sample, err error) {
+func measurePair(ctx context.Context, cfg extProcConfig, epp, reference *process, bodies bodySource, chunks int) (mine, theirs []sample, err error) {
 	pair := make([]*contender, 2)
-	for i, s := range []*extProcServer{epp, reference} {
+	for i, s := range []*process{epp, reference} {
 		client, err := dialExtProc(s.addr, chunks)
 		if err != nil {
 			return nil, nil, err
 		}
 		defer client.close()
-		pair[i] = &contender{extProcServer: s, client: client, bodies: bodies}
+		pair[i] = &contender{process: s, client: client, bodies: bodies}
 		if err := pair[i].warm(ctx, cfg.least); err != nil {
 			return nil, nil, err
 		}
@@ -267,32 +267,21 @@ func (c *contender) warm(ctx context.Context, n int) error {
 // measure does n requests and returns their cost.
 func (c *contender) measure(ctx context.Context, n int) (sample, error) {
 	c.client.bodies = c.bodies(n)
-	allocs, err := c.allocations(ctx)
-	if err != nil {
-		return sample{}, err
-	}
-	cpu, err := ProcessCPUTime(c.pid)
-	if err != nil {
-		return sample{}, err
-	}
-	took, latencies, err := c.client.run(ctx, n)
-	if err != nil {
-		return sample{}, fmt.Errorf("%s: %w", c.name, err)
-	}
-	cpuAfter, err := ProcessCPUTime(c.pid)
-	if err != nil {
-		return sample{}, err
-	}
-	allocsAfter, err := c.allocations(ctx)
+	var took time.Duration
+	var latencies []float64
+	used, err := c.used(ctx, func() (err error) {
+		took, latencies, err = c.client.run(ctx, n)
+		return err
+	})
 	if err != nil {
 		return sample{}, err
 	}
 	return sample{
-		cpu:    (cpuAfter - cpu).Seconds() * 1000 / float64(n),
+		cpu:    used.cpu.Seconds() * 1000 / float64(n),
 		rps:    float64(n) / took.Seconds(),
 		p50:    Median(latencies),
 		p99:    Quantile(latencies, 0.99),
-		allocs: (allocsAfter - allocs) / float64(n),
+		allocs: used.allocs / float64(n),
 	}, nil
 }
 

@@ -24,7 +24,7 @@ const exactBytes = 64 << 20
 // measureExact adds the rows of an EPP that tokenizes: conversations of which the
 // first 80 % have been seen and the rest never, so that neither what remembers
 // stretches of text nor what remembers whole requests can answer all of it.
-func measureExact(ctx context.Context, cfg extProcConfig, reference *extProcServer, dir string, result *extProcResult, log io.Writer) error {
+func measureExact(ctx context.Context, cfg extProcConfig, reference *process, dir string, result *extProcResult, log io.Writer) error {
 	const workers = 8
 	_, model, err := prepareTokenizer(ctx, cfg.exact, exactModel)
 	if err != nil {
@@ -69,7 +69,7 @@ func measureExact(ctx context.Context, cfg extProcConfig, reference *extProcServ
 const exactResults = `pointsman_tokenizer_local_total{result="exact"}`
 
 // loadTokenizer makes the EPP load the model, which it does when it is asked for it.
-func (s *extProcServer) loadTokenizer(ctx context.Context) error {
+func (s *process) loadTokenizer(ctx context.Context) error {
 	client, err := dialExtProc(s.addr, 0)
 	if err != nil {
 		return err

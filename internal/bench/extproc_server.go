@@ -1,25 +1,18 @@
 package bench
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -32,69 +25,24 @@ import (
 	"pointsman/prompt"
 )
 
-// extProcServer is a process that serves ext-proc and Go metrics.
-type extProcServer struct {
-	name    string
-	addr    string // of ext-proc
-	metrics string // of /metrics
-	pid     int
-	cmd     *exec.Cmd
-	exited  chan struct{} // closed when the process has ended
-}
-
-// watch notices the end of the process.
-func (s *extProcServer) watch() *extProcServer {
-	s.exited = make(chan struct{})
-	go func() {
-		defer close(s.exited)
-		_ = s.cmd.Wait() // how it ended is of no interest: it has been measured, or was no use
-	}()
-	return s
-}
-
-// stop ends the process and waits for it.
-func (s *extProcServer) stop() {
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	timer := time.AfterFunc(10*time.Second, func() { _ = s.cmd.Process.Kill() })
-	defer timer.Stop()
-	<-s.exited
-}
-
-// allocations returns how many heap objects the process has allocated so far.
-func (s *extProcServer) allocations(ctx context.Context) (float64, error) {
-	return s.metric(ctx, "go_memstats_mallocs_total")
-}
-
-// metric returns the value of a series, named with its labels.
-func (s *extProcServer) metric(ctx context.Context, metric string) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.metrics+"/metrics", http.NoBody)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, fmt.Errorf("%s: metrics: %w", s.name, err)
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), metric+" "); ok {
-			return strconv.ParseFloat(value, 64)
-		}
-	}
-	return 0, fmt.Errorf("%s: no %s on %s", s.name, metric, s.metrics)
-}
-
 // startReference runs the reference server.
-func startReference(ctx context.Context, self []string, log io.Writer) (*extProcServer, error) {
-	return startChild(ctx, childReference, append(self, childReference), log)
+func startReference(ctx context.Context, self []string, log io.Writer) (*process, error) {
+	p, err := startChild(ctx, self, log, childReference)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.whenServing(ctx)
 }
 
 // startEPP runs the EPP with a fleet of n workers, and with the tokenizer in a
 // directory unless that is "".
-func startEPP(ctx context.Context, binary string, self []string, dir string, n int, tokenizer string, log io.Writer) (*extProcServer, error) {
+func startEPP(ctx context.Context, binary string, self []string, dir string, n int, tokenizer string, log io.Writer) (*process, error) {
 	if binary == "self" {
-		return startChild(ctx, childEPP, append(self, childEPP, strconv.Itoa(n)), log)
+		p, err := startChild(ctx, self, log, childEPP, strconv.Itoa(n))
+		if err != nil {
+			return nil, err
+		}
+		return p, p.whenServing(ctx)
 	}
 	file := filepath.Join(dir, fmt.Sprintf("fleet-%d.yaml", n))
 	if err := os.WriteFile(file, []byte(fleetFile(n)), 0o600); err != nil {
@@ -108,7 +56,7 @@ func startEPP(ctx context.Context, binary string, self []string, dir string, n i
 }
 
 // startEPPOn runs the EPP with the fleet that a file names, and further flags.
-func startEPPOn(ctx context.Context, binary, file string, log io.Writer, flags ...string) (*extProcServer, error) {
+func startEPPOn(ctx context.Context, binary, file string, log io.Writer, flags ...string) (*process, error) {
 	ports, err := freePorts(ctx, 3)
 	if err != nil {
 		return nil, err
@@ -120,96 +68,29 @@ func startEPPOn(ctx context.Context, binary, file string, log io.Writer, flags .
 		"--drain-delay-s", "0",
 	}, flags...)...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", binary, err)
-	}
-	s := (&extProcServer{
-		name: "epp", addr: "127.0.0.1:" + ports[0], metrics: "127.0.0.1:" + ports[2],
-		pid: cmd.Process.Pid, cmd: cmd,
-	}).watch()
-	return s, s.whenServing(ctx)
-}
-
-func startChild(ctx context.Context, name string, args []string, log io.Writer) (*extProcServer, error) {
-	self, err := os.Executable()
+	p, err := startProgram("epp", cmd, "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[2])
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, self, args...) //nolint:gosec // this program itself
-	cmd.Stderr = log
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err = cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	s := &extProcServer{name: name, pid: cmd.Process.Pid, cmd: cmd}
-	_, err = fmt.Fscan(out, &s.addr, &s.metrics)
-	s.watch() // reads of its output are done
-	if err != nil {
-		s.stop()
-		return nil, fmt.Errorf("%s did not say where it listens: %w", name, err)
-	}
-	return s, s.whenServing(ctx)
+	return p, p.whenServing(ctx)
 }
-
-// startTimeout is how long a server may take to be ready.
-const startTimeout = 30 * time.Second
 
 // whenServing waits until the server's health says SERVING, and stops it if
 // that does not come.
-func (s *extProcServer) whenServing(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	conn, err := grpc.NewClient(s.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+func (p *process) whenServing(ctx context.Context) error {
+	conn, err := grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err == nil {
 		defer conn.Close()
-		err = s.awaitServing(ctx, healthpb.NewHealthClient(conn))
+		client := healthpb.NewHealthClient(conn)
+		err = p.await(ctx, func(ctx context.Context) bool {
+			r, err := client.Check(ctx, &healthpb.HealthCheckRequest{Service: extproc.ServiceName})
+			return err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING
+		})
 	}
 	if err != nil {
-		s.stop()
-		return fmt.Errorf("%s is not serving: %w", s.name, err)
+		p.stop()
 	}
-	return nil
-}
-
-func (s *extProcServer) awaitServing(ctx context.Context, client healthpb.HealthClient) error {
-	for {
-		r, err := client.Check(ctx, &healthpb.HealthCheckRequest{Service: extproc.ServiceName})
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING {
-			return nil
-		}
-		pause := time.NewTimer(20 * time.Millisecond)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-		case <-s.exited:
-			return errors.New("it has ended")
-		}
-		pause.Stop()
-	}
-}
-
-// freePorts returns ports that were free a moment ago.
-func freePorts(ctx context.Context, n int) ([]string, error) {
-	var ports []string
-	for range n {
-		lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer lis.Close()
-		_, port, err := net.SplitHostPort(lis.Addr().String())
-		if err != nil {
-			return nil, err
-		}
-		ports = append(ports, port)
-	}
-	return ports, nil
+	return err
 }
 
 func benchWorkers(n int) []*fleet.Worker {
@@ -234,40 +115,22 @@ func fleetFile(n int) string {
 	return b.String()
 }
 
-// extProcChild is this program as one of the measured servers: it prints where
-// it listens and serves until it is told to stop.
+// extProcChild is this program as one of the measured servers.
 func extProcChild(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
 		return errors.New("which child?")
 	}
-	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	metrics, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	reg := prometheus.NewRegistry()
-	if err = reg.Register(collectors.NewGoCollector()); err != nil {
-		return err
-	}
-	web := &http.Server{Handler: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), ReadHeaderTimeout: time.Minute}
-	go func() { _ = web.Serve(metrics) }()
-	defer web.Close()
-	if _, err = fmt.Fprintln(out, lis.Addr(), metrics.Addr()); err != nil {
-		return err
-	}
 	if args[0] == childReference {
-		return serveReference(ctx, lis)
+		return beChild(ctx, out, serveReference)
 	}
 	n := 8
 	if len(args) > 1 {
+		var err error
 		if n, err = strconv.Atoi(args[1]); err != nil {
 			return err
 		}
 	}
-	return serveSelf(ctx, lis, n)
+	return beChild(ctx, out, func(ctx context.Context, lis net.Listener) error { return serveSelf(ctx, lis, n) })
 }
 
 func serveReference(ctx context.Context, lis net.Listener) error {

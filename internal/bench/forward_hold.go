@@ -100,12 +100,12 @@ func (rig *forwardRig) holdOne(ctx context.Context, what string, i int) (net.Con
 	if err != nil {
 		return nil, err
 	}
-	if _, err = c.Write(forwardRequest(rig.worker.addr, true, what+strconv.Itoa(i))); err != nil {
+	if _, err = c.Write(forwardRequest(rig.worker.addr, what+strconv.Itoa(i))); err != nil {
 		return c, err
 	}
 	if what[:len(holdOpen)] == holdOpen { // its head and first event are there
 		_ = c.SetReadDeadline(time.Now().Add(holdBound))
-		_, _, err = readHead(bufio.NewReaderSize(c, 1<<10))
+		err = readHead(bufio.NewReaderSize(c, 1<<10))
 	}
 	return c, err
 }

@@ -14,7 +14,7 @@ func forwardTestPart(t *testing.T, name string, h http.Handler) *forwardPart {
 	t.Helper()
 	web := httptest.NewServer(h)
 	t.Cleanup(web.Close)
-	return &forwardPart{name: name, addr: web.Listener.Addr().String(), worker: "w", pid: os.Getpid()}
+	return &forwardPart{process: &process{name: name, addr: web.Listener.Addr().String(), pid: os.Getpid()}, worker: "w"}
 }
 
 func TestTheForwardLoadReadsWholeAnswersOfWorkerAndReference(t *testing.T) {

@@ -68,7 +68,7 @@ func Idle(ctx context.Context, args []string, out, log io.Writer) error {
 
 func (c *idleConfig) measure(ctx context.Context, log io.Writer) (*idleResult, error) {
 	result := &idleResult{Workers: c.workers}
-	err := c.with(ctx, true, log, func(f *idleFleet, s *extProcServer) (err error) {
+	err := c.with(ctx, true, log, func(f *idleFleet, s *process) (err error) {
 		if err = s.count(ctx, "pointsman_load_report_sources", c.workers); err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func (c *idleConfig) measure(ctx context.Context, log io.Writer) (*idleResult, e
 	if err != nil {
 		return nil, err
 	}
-	err = c.with(ctx, false, log, func(_ *idleFleet, s *extProcServer) (err error) {
+	err = c.with(ctx, false, log, func(_ *idleFleet, s *process) (err error) {
 		result.Scraped, err = c.idle(ctx, s)
 		fmt.Fprintf(log, "idle, %d workers without forwarders: %.2f %% of a core\n", c.workers, result.Scraped)
 		return err
@@ -98,7 +98,7 @@ func (c *idleConfig) measure(ctx context.Context, log io.Writer) (*idleResult, e
 }
 
 // with runs f on a fleet and an EPP before it.
-func (c *idleConfig) with(ctx context.Context, reporting bool, log io.Writer, f func(*idleFleet, *extProcServer) error) error {
+func (c *idleConfig) with(ctx context.Context, reporting bool, log io.Writer, f func(*idleFleet, *process) error) error {
 	dir, err := os.MkdirTemp("", "pointsman-idle-")
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (c *idleConfig) with(ctx context.Context, reporting bool, log io.Writer, f 
 }
 
 // count makes sure that a series of the EPP is n.
-func (s *extProcServer) count(ctx context.Context, series string, n int) error {
+func (s *process) count(ctx context.Context, series string, n int) error {
 	got, err := s.metric(ctx, series)
 	if err == nil && got != float64(n) {
 		err = fmt.Errorf("%s is %g, of %d workers", series, got, n)
@@ -131,7 +131,7 @@ func (s *extProcServer) count(ctx context.Context, series string, n int) error {
 }
 
 // idle returns the share of a core, in percent, that the EPP takes by itself.
-func (c *idleConfig) idle(ctx context.Context, s *extProcServer) (float64, error) {
+func (c *idleConfig) idle(ctx context.Context, s *process) (float64, error) {
 	if err := sleep(ctx, c.settle); err != nil {
 		return 0, err
 	}
@@ -164,7 +164,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // perToken returns the microseconds that a token of a response costs the EPP, by
 // responses of one and of many, and those of a request with many. With a fleet the
 // gateway shows no response bodies, and forwarders report their ends.
-func (c *idleConfig) perToken(ctx context.Context, s *extProcServer, f *idleFleet) (token, request float64, err error) {
+func (c *idleConfig) perToken(ctx context.Context, s *process, f *idleFleet) (token, request float64, err error) {
 	var pair [2]*contender
 	for i, tokens := range [...]int{1, responseChunks + 1} {
 		client, err := dialExtProc(s.addr, tokens)
@@ -176,7 +176,7 @@ func (c *idleConfig) perToken(ctx context.Context, s *extProcServer, f *idleFlee
 		if f != nil {
 			client.hide(bodies, func(route map[string]string) error { return f.answered(route, tokens) })
 		}
-		pair[i] = &contender{extProcServer: s, client: client, bodies: sameBodies(bodies)}
+		pair[i] = &contender{process: s, client: client, bodies: sameBodies(bodies)}
 		if err = pair[i].warm(ctx, leastRequests); err != nil {
 			return 0, 0, err
 		}

@@ -206,6 +206,9 @@ func natsRequest(ctx context.Context, over forward.Transport, w *fleet.Worker, s
 
 // startNATSChild runs this program as broker and worker.
 func startNATSChild(ctx context.Context, self []string, log io.Writer) (child natsChild, stop func(), err error) {
-	stop, err = startSelf(ctx, self, log, &child)
-	return child, stop, err
+	p, err := startSelf(ctx, self, log, &child)
+	if err != nil {
+		return child, nil, err
+	}
+	return child, p.stop, nil
 }
