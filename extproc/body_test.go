@@ -3,6 +3,7 @@ package extproc
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +46,9 @@ func TestGatheredBodyIsTheChunksInOrder(t *testing.T) {
 		{"one chunk and an empty end", []int{5000, 0}, 0},
 		{"many chunks, length unknown", []int{16384, 16384, 1, 16384, 0, 300000}, 0},
 		{"many chunks, length known", []int{16384, 16384, 16384}, 3 * 16384},
+		{"chunks beyond a whole buffer", slices.Repeat([]int{40000}, 300), 0},
+		{"a chunk over several pieces", []int{3 << 20, 2 << 20, 5, 3 << 20, 0, 1}, 0},
+		{"a large chunk first", []int{6 << 20, 1, 2 << 20}, 0},
 		{"a content-length that is too small", []int{16384, 16384, 16384}, 5},
 		{"a content-length that is absurd", []int{10, 10}, 1 << 40},
 	}

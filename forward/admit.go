@@ -94,7 +94,7 @@ func (x *exchange) admit() error {
 	}
 	body, err := x.s.readBody(&x.rc, x.r, bodyLimit{x.cfg.MaxBody, x.cfg.MinBodyRate, x.client.hasBody()})
 	if err != nil {
-		if x.r.Context().Err() != nil {
+		if x.gone(err) {
 			return errClientGone
 		}
 		return err

@@ -89,42 +89,104 @@ func (s *Server) readBody(rc *http.ResponseController, r *http.Request, limit bo
 // the budget of bodies allows.
 func (s *Server) fill(rc *http.ResponseController, src io.Reader, buf *[]byte, limit bodyLimit) error {
 	var armed time.Time
-	start := time.Now()
+	start, size := time.Now(), 0
+	var more pieces
+	defer func() { s.bodies.Give(more.held()) }()
 	for {
-		b := *buf
-		if len(b) == cap(b) {
-			if !s.bodies.Take(int64(cap(b))) {
-				return admission.ErrExhausted
-			}
-			grown := make([]byte, len(b), 2*cap(b))
-			copy(grown, b)
-			b = grown
-			*buf = b
+		free, err := s.room(buf, &more)
+		if err != nil {
+			return err
 		}
-		deadline := start.Add(bodyGrace + time.Duration(int64(len(b))/limit.rate)*time.Second)
+		deadline := start.Add(bodyGrace + time.Duration(int64(size)/limit.rate)*time.Second)
 		if !limit.here && deadline.Sub(armed) > bodyGrace/4 {
 			_ = rc.SetReadDeadline(deadline) // not supported by the writers of some tests only
 			armed = deadline
 		}
-		n, err := src.Read(b[len(b):cap(b)])
-		*buf = b[:len(b)+n]
-		if int64(len(*buf)) > limit.size {
+		n, err := src.Read(free)
+		size += n
+		if int64(size) > limit.size {
 			return prompt.ErrTooLarge
 		}
-		if err == nil {
-			continue
+		if more == nil {
+			*buf = (*buf)[:size]
+		} else {
+			more.filled(n)
 		}
-		if errors.Is(err, io.EOF) {
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
 			if !limit.here {
 				_ = rc.SetReadDeadline(time.Time{})
 			}
-			return nil
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return s.join(buf, more, size)
+		case errors.Is(err, os.ErrDeadlineExceeded):
 			return errSlowBody
+		default:
+			return errBrokenBody
 		}
-		return errBrokenBody
 	}
+}
+
+// pieceSize is the size of pieces, and wholeSize up to which a buffer grows by being
+// copied to another of twice its size: what a body has left behind at each step is
+// as much again, which for the largest bodies would be too much.
+const (
+	pieceSize = 1 << 20
+	wholeSize = 4 << 20
+)
+
+// pieces are what follows a body's first wholeSize bytes; all but the last are full.
+type pieces [][]byte
+
+func (p pieces) held() int64 { return int64(len(p)) * pieceSize }
+
+// filled notes that n bytes have come into the last.
+func (p pieces) filled(n int) {
+	last := &p[len(p)-1]
+	*last = (*last)[:len(*last)+n]
+}
+
+// room returns where the next bytes of a body go.
+func (s *Server) room(buf *[]byte, more *pieces) ([]byte, error) {
+	b := *buf
+	if n := len(*more); n > 0 {
+		if last := (*more)[n-1]; len(last) < cap(last) {
+			return last[len(last):cap(last)], nil
+		}
+	} else if len(b) < cap(b) {
+		return b[len(b):cap(b)], nil
+	}
+	if cap(b) < wholeSize {
+		if !s.bodies.Take(int64(cap(b))) {
+			return nil, admission.ErrExhausted
+		}
+		grown := make([]byte, len(b), 2*cap(b))
+		copy(grown, b)
+		*buf = grown
+		return grown[len(b):cap(grown)], nil
+	}
+	if !s.bodies.Take(pieceSize) {
+		return nil, admission.ErrExhausted
+	}
+	*more = append(*more, make([]byte, 0, pieceSize))
+	last := (*more)[len(*more)-1]
+	return last[:cap(last)], nil
+}
+
+// join puts the pieces behind what buf has.
+func (s *Server) join(buf *[]byte, more pieces, size int) error {
+	if more == nil {
+		return nil
+	}
+	if !s.bodies.Take(int64(size - cap(*buf))) {
+		return admission.ErrExhausted
+	}
+	whole := append(make([]byte, 0, size), *buf...)
+	for _, p := range more {
+		whole = append(whole, p...)
+	}
+	*buf = whole
+	return nil
 }
 
 // lingering is how long a refused body is still taken in.

@@ -307,7 +307,7 @@ func (x *exchange) failure(err error) string {
 	var broken *Error
 	var event *errorEvent
 	switch {
-	case errors.Is(err, errClientGone), x.r.Context().Err() != nil && !errors.Is(err, errDraining):
+	case errors.Is(err, errClientGone), x.gone(err):
 		return outcomeGone
 	case x.abort, x.status < 400, errors.As(err, &event):
 		return outcomeTruncated

@@ -22,6 +22,12 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		// connection stays open for the delay: who has not heard yet may be sending.
 		w.Header().Set("Connection", "close")
 	}
+	// In HTTP/1 a space ends the target, so one that HTTP/2 brings could be the start
+	// of another line for whoever comes next (failover S6).
+	if r.ProtoMajor > 1 && strings.IndexByte(r.RequestURI, ' ') >= 0 {
+		http.Error(w, "400 Bad Request: a space in the path", http.StatusBadRequest)
+		return
+	}
 	if h := s.route(r.URL.Path); h != nil {
 		h.ServeHTTP(w, r)
 		return

@@ -27,10 +27,17 @@ const (
 	endClientBudget = "timeout_client"
 )
 
+// gone reports whether the client has left, as far as err, which ended the request,
+// does not say otherwise: net/http cancels the request's context also when the time
+// for its body is up.
+func (x *exchange) gone(err error) bool {
+	return x.r.Context().Err() != nil && !errors.Is(err, errDraining) && !errors.Is(err, errSlowBody)
+}
+
 // ending says how the request has ended.
 func (x *exchange) ending(err error) string {
 	switch {
-	case errors.Is(err, errClientGone), err != nil && x.r.Context().Err() != nil && !errors.Is(err, errDraining):
+	case errors.Is(err, errClientGone), err != nil && x.gone(err):
 		return endCancel
 	case err == nil && x.status < http.StatusBadRequest:
 		return endOK
