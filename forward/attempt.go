@@ -71,16 +71,28 @@ func (x *exchange) attempts() error {
 		x.fly(d)
 		last = a.try()
 		if last == nil || x.spent >= x.maxRetries() || !x.mayRepeat(last, d.Prefill != nil) || !x.roomFor(d.Prefill != nil) {
-			return last
+			return x.withinBudget(last)
 		}
 		if !uncarried(last) { // else nobody was asked: the alternate is still to come
 			if x.spent++; !x.mayRetry() {
-				x.s.metrics.exhausted.Inc()
-				return &exhausted{last}
+				return x.withinBudget(last)
 			}
 		}
 		x.failed(d, last)
 	}
+}
+
+// withinBudget returns last, and tells of it when it was not repeated for want of
+// repetitions: of a dial, of a decode leg or of the whole attempt.
+func (x *exchange) withinBudget(last error) error {
+	x.mu.Lock()
+	denied := x.denied
+	x.mu.Unlock()
+	if last == nil || !denied {
+		return last
+	}
+	x.s.metrics.exhausted.Inc()
+	return &exhausted{last}
 }
 
 // newAttempt returns the memory of attempt n. Legs of the former one may still run.

@@ -67,6 +67,7 @@ type exchange struct {
 	mu         sync.Mutex // guards what both legs of a pair write
 	tries      []*try
 	sent       [legCount]byte
+	denied     bool    // the latest repetition that was wanted was one too many for the budget
 	firstTries [2]*try // of tries, beginning with it
 
 	stream   stream

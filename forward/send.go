@@ -127,7 +127,11 @@ func (x *exchange) room(l leg) bool {
 
 // mayRetry takes one repetition out of the budget of all requests together.
 func (x *exchange) mayRetry() bool {
-	return x.s.budget.take(time.Now(), x.cfg.RetryBudgetShare, x.cfg.RetryBudgetFloor)
+	ok := x.s.budget.take(time.Now(), x.cfg.RetryBudgetShare, x.cfg.RetryBudgetFloor)
+	x.mu.Lock()
+	x.denied = !ok
+	x.mu.Unlock()
+	return ok
 }
 
 // end notes how t has ended, once; err is why.

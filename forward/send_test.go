@@ -227,18 +227,40 @@ func TestMaxAttemptsBoundsEveryDialAndDispatch(t *testing.T) {
 }
 
 func TestAnExhaustedRetryBudgetReturnsTheFirstError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := forward.DefaultConfig()
-		cfg.RetryBudgetShare, cfg.RetryBudgetFloor = 0, 0
-		l := &lines{answer: func(string, int) (*scripted, error) { return nil, errNoLine }}
-		w := newLineWorld(t, []string{"m1", "m2"}, l, cfg, nil)
-		if len(l.dials) != 1 || w.rec.Code != 502 || w.rec.Header().Get("X-Should-Retry") != "" {
-			t.Errorf("dials %v, %d, headers %v", l.dials, w.rec.Code, w.rec.Header())
-		}
-		if n := w.count("infera_router_retry_budget_exhausted_total"); n != 1 {
-			t.Errorf("exhausted %d times", n)
-		}
-	})
+	for name, tt := range map[string]struct {
+		ids     []string
+		retries int
+	}{
+		"another worker":     {[]string{"m1", "m2"}, 1},
+		"the same one again": {[]string{"p1", "d1"}, 0},
+		"another pair":       {[]string{"p1", "d1", "p2", "d2"}, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := forward.DefaultConfig()
+				cfg.RetryBudgetShare, cfg.RetryBudgetFloor, cfg.MaxRetries = 0, 0, tt.retries
+				l := &lines{answer: func(id string, _ int) (*scripted, error) {
+					if id[0] == 'p' {
+						return fine(), nil
+					}
+					return nil, errNoLine
+				}}
+				w := newLineWorld(t, tt.ids, l, cfg, nil)
+				n := 0
+				for _, id := range l.dials {
+					if id[0] != 'p' {
+						n++
+					}
+				}
+				if n != 1 || w.rec.Code != 502 || w.rec.Header().Get("X-Should-Retry") != "" {
+					t.Errorf("dials %v, %d, headers %v", l.dials, w.rec.Code, w.rec.Header())
+				}
+				if n := w.count("infera_router_retry_budget_exhausted_total"); n != 1 {
+					t.Errorf("exhausted %d times", n)
+				}
+			})
+		})
+	}
 }
 
 // TestXRequestTimeoutMsBoundsTheWholeRequestAndIsPassedOn as what is left of it.

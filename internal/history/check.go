@@ -120,9 +120,9 @@ func oneTerminal(v *view, broken func(string, ...any)) {
 	}
 }
 
-// noReplay is I2: no attempt begins once the client has a byte of the answer. An
-// engine that stood still, or that the broker could not reach, finds requests
-// that were sent, and given up, long before.
+// noReplay is I2: no attempt begins once the client has a byte of the answer, be it an
+// error's. Those that the answer's head names had begun; an engine may see them late,
+// and one that stood still, or that the broker could not reach, long after.
 func noReplay(v *view, broken func(string, ...any)) {
 	for i := range v.Requests {
 		r := &v.Requests[i]
@@ -130,11 +130,29 @@ func noReplay(v *view, broken func(string, ...any)) {
 			continue
 		}
 		for _, rc := range v.receipts[r.ID] {
-			if rc.Received.After(r.FirstByte) && !v.late(rc, r.Sent) {
+			if rc.Received.After(r.FirstByte.Add(v.leeway(r))) && !r.names(rc.Attempt) && !v.late(rc, r.Sent) {
 				broken("%s: attempt %s at %s %v behind the first byte", r.ID, rc.Attempt, rc.Worker, rc.Received.Sub(r.FirstByte))
 			}
 		}
 	}
+}
+
+// leeway is how much later than the answer's head an attempt may come that had begun
+// before: where the head names none, the gateway has answered, while forwarders may
+// have been at work.
+func (v *view) leeway(r *Request) time.Duration {
+	if len(r.Tries) == 0 {
+		return v.limits.Race
+	}
+	return 0
+}
+
+// names reports whether the head of the answer says that the attempt had begun: by its
+// name, or by that of a decode leg with whose room a prefill leg goes.
+func (r *Request) names(attempt string) bool {
+	return slices.ContainsFunc(r.Tries, func(t Try) bool {
+		return attempt == fmt.Sprintf("%s/%s%d", r.ID, t.Leg, t.N) || t.Leg == "d" && attempt == fmt.Sprintf("%s/p%d", r.ID, t.N)
+	})
 }
 
 // oneCompletion is I3: at most one attempt of a request runs to its end. The

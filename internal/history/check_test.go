@@ -85,6 +85,19 @@ func TestWhatTheNetworkDelaysOrTakesIsNotTheForwardersFault(t *testing.T) {
 	}
 }
 
+func TestLegsThatComeBehindTheAnswerThatGaveThemUpAreNoReplay(t *testing.T) {
+	h := good()
+	h.Requests = append(h.Requests, Request{ID: "e", Model: "pd", Sent: at(4), FirstByte: at(4.1), End: at(4.1), Status: 502, Forwarded: true, Tries: ParseTries("d1@d;aborted,p1@p;reset,d2@d;refused")})
+	h.Counted++
+	h.Faults = append(h.Faults, Fault{Kind: "rst", Worker: "p", From: at(4), To: at(5)})
+	h.Receipts = append(h.Receipts,
+		Receipt{Worker: "d", Request: "e", Attempt: "e/d1", Leg: "decode", Received: at(4.4), Ended: at(4.5)},
+		Receipt{Worker: "p", Request: "e", Attempt: "e/p2", Leg: "prefill", Received: at(4.2), Ended: at(4.3)})
+	if found := Check(h, DefaultLimits()); len(found) != 0 {
+		t.Errorf("%v", found)
+	}
+}
+
 func TestAWorkerThatWasNotReachedExcusesAFailure(t *testing.T) {
 	h := good()
 	h.Requests[1].Status, h.Requests[1].Whole = 502, false
@@ -127,7 +140,11 @@ func TestEachInvariantFailsWhenItIsBroken(t *testing.T) {
 		{"no answer at all", "I1", func(h *History) { h.Requests[3].Status, h.Requests[3].Done, h.Settled = 0, 0, time.Time{} }},
 		{"half of a plain body that ends well", "I1", func(h *History) { h.Requests[1].Whole = false; h.Faults[0].Worker = "p"; h.Faults[0].From = at(0) }},
 		{"a second attempt after the first byte", "I2", func(h *History) {
-			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "a", Attempt: "a/m2", Leg: "mixed", Received: at(0.5), Ended: at(0.6)})
+			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "a", Attempt: "a/m2", Leg: "mixed", Received: at(0.8), Ended: at(0.9)})
+		}},
+		{"an attempt that the head of the answer does not name", "I2", func(h *History) {
+			h.Requests[0].Tries = ParseTries("m1@m1;ok")
+			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "a", Attempt: "a/m2", Leg: "mixed", Received: at(0.25), Ended: at(0.3)})
 		}},
 		{"two attempts that both ran to their end", "I3", func(h *History) {
 			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "a", Attempt: "a/m2", Leg: "mixed", Received: at(0.15), Ended: at(1), Complete: true})
