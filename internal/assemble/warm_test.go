@@ -23,8 +23,11 @@ import (
 // waited for, and the probe says for what.
 func TestANewReplicaIsReadyWhenItKnowsTheLoad(t *testing.T) {
 	answer := make(chan struct{})
-	forwarder := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		<-answer
+	forwarder := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+		}
 		w.WriteHeader(http.StatusNotFound) // no forwarder of ours: nothing more to wait for
 	}))
 	defer forwarder.Close()
@@ -52,7 +55,7 @@ func TestANewReplicaIsReadyWhenItKnowsTheLoad(t *testing.T) {
 	testkit.Until(t, "the forwarder waited for", func() bool {
 		err := ready()
 		return err != nil && strings.Contains(err.Error(), "1 forwarders have not told their load")
-	})
+	}, func() string { return fmt.Sprint(ready()) })
 	close(answer)
 	testkit.Until(t, "readiness", func() bool { return ready() == nil })
 	parts.Stop()

@@ -107,12 +107,7 @@ func (s *Subscriber) Run(ctx context.Context) error {
 
 // reconcile starts and stops what the fleet has gained and lost.
 func (s *Subscriber) reconcile(ctx context.Context, wg *sync.WaitGroup) {
-	there := map[string]string{} // endpoint: worker
-	for _, w := range s.store.Snapshot().Workers {
-		if len(there) < maxEndpoints {
-			there[w.Destination(s.port)] = w.ID
-		}
-	}
+	there := s.endpoints()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for dest, e := range s.ends {
@@ -130,6 +125,17 @@ func (s *Subscriber) reconcile(ctx context.Context, wg *sync.WaitGroup) {
 		s.ends[dest] = e
 		wg.Go(func() { s.follow(own, e, dest, worker) })
 	}
+}
+
+// endpoints returns the worker behind each endpoint of the fleet.
+func (s *Subscriber) endpoints() map[string]string {
+	there := map[string]string{}
+	for _, w := range s.store.Snapshot().Workers {
+		if len(there) < maxEndpoints {
+			there[w.Destination(s.port)] = w.ID
+		}
+	}
+	return there
 }
 
 // follow keeps a subscription to one endpoint.
@@ -207,12 +213,14 @@ func (s *Subscriber) listen(ctx context.Context, e *endpoint, dest, worker strin
 	return reported, nil
 }
 
-// Pending returns how many of the forwarders have not been asked yet.
+// Pending returns how many forwarders of the fleet have not been asked yet, those
+// included that [Subscriber.Run] has not come to.
 func (s *Subscriber) Pending() (missing int) {
+	there := s.endpoints()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, e := range s.ends {
-		if !e.asked {
+	for dest := range there {
+		if e := s.ends[dest]; e == nil || !e.asked {
 			missing++
 		}
 	}
