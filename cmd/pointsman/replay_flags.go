@@ -12,6 +12,7 @@ import (
 
 	"pointsman/admission"
 	"pointsman/internal/lab"
+	"pointsman/picker"
 )
 
 const replayText = `replay sends a trace of requests through the picker, the index, the gate and the breaker of
@@ -56,6 +57,7 @@ func parseReplay(args []string, out io.Writer) (*replayOptions, error) {
 	fs := newFlags("replay", replayText, out)
 	traceFlags(fs, o, w)
 	fleetFlags(fs, o, w)
+	latencyFlags(fs, o)
 	engine := engineFlags(fs, o, w)
 	outputFlags(fs, o)
 	if err := parseFlags(fs, args); err != nil {
@@ -104,6 +106,16 @@ func fleetFlags(fs *pflag.FlagSet, o *replayOptions, w *replayWords) {
 	fs.IntVar(&s.Admission.MaxOutstanding, "fc-max-outstanding", 0, "requests that run at once (0: no limit)")
 	fs.IntVar(&s.Admission.QueueDepth, "fc-max-queue-depth", 0, "requests that may wait at the gate")
 	fs.DurationVar(&s.Admission.QueueWait, "fc-max-queue-wait", s.Admission.QueueWait, "for how long they may")
+}
+
+// latencyFlags declares the tuning of policy least-latency: the flags that the programs
+// have, with their ranges.
+func latencyFlags(fs *pflag.FlagSet, o *replayOptions) {
+	l := &o.setup.Picker.Latency
+	*l = picker.DefaultLatency()
+	for _, f := range l.Fields() {
+		fs.Float64Var(f.Value, "latency-"+f.Name, *f.Value, fmt.Sprintf("least-latency: %s (%g to %g)", f.Usage, f.Min, f.Max))
+	}
 }
 
 // engineFlags declares the engine's constants; the function it returns takes those

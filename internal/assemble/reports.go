@@ -126,11 +126,16 @@ func processID() string {
 // Others tells the picker what a worker has in flight of others. It implements a
 // part of [reports.Sink], as do First and Done.
 func (c *Core) Others(worker string, rank int, o reports.Other) {
-	c.Picker.SetExternal(worker, rank, picker.External{
+	c.Picker.SetExternal(worker, rank, External(&o), o.At)
+}
+
+// External is what reports say of a worker, as a picker takes it.
+func External(o *reports.Other) picker.External {
+	return picker.External{
 		Requests: float64(o.Requests), Waiting: float64(o.Waiting), PrefillTokens: float64(o.PrefillTokens),
 		Decoders: float64(o.Requests - o.Waiting), ContextTokens: float64(o.ContextTokens),
 		ActiveTokens: float64(o.ActiveTokens), Rate: o.Rate, Every: o.Beat,
-	}, o.At)
+	}
 }
 
 // First passes on that a request has had its first token.

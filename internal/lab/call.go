@@ -4,6 +4,7 @@ import (
 	"pointsman/admission"
 	"pointsman/kvindex"
 	"pointsman/picker"
+	"pointsman/reports"
 )
 
 // call is one request of the trace on its way.
@@ -20,6 +21,7 @@ type call struct {
 	ticket   admission.Request
 	pass     admission.Pass
 	decision picker.Decision
+	flight   *reports.Flight // where the forwarder counts it; nil without reports
 	tried    []string
 	try      int // attempts made
 

@@ -1,140 +1,89 @@
 package lab
 
-import "pointsman/picker"
+import (
+	"time"
 
-// reports is the forwarders beside the workers: each counts what its worker has in
-// flight, by router, learns how fast it prefills, and tells all routers at times.
-type reports struct {
-	m     *sim
-	loads []workerLoad // nil for no reports
-}
-
-// workerLoad is one forwarder's count.
-type workerLoad struct {
-	by []picker.External // by router
-
-	te, ms float64 // work done and how long it took, fading
-	last   int64   // time of the last first token
-}
-
-// How fast a worker is, is the ratio of two sums over its last first tokens, with some
-// of the fleet's average mixed in (findings/policy.md §3).
-const (
-	speedFades = 0.98
-	speedPrior = 3000 // milliseconds
-	attention  = 50_000
+	"pointsman/internal/assemble"
+	"pointsman/picker"
+	"pointsman/reports"
 )
 
-func newReports(m *sim) *reports {
-	r := &reports{m: m}
+// loadReports is the forwarders beside the workers and what the routers hear of them:
+// each forwarder counts in a [reports.Tally] of its own, whose reports every router puts
+// on its [reports.Board]. The zero value reports nothing.
+type loadReports struct {
+	m       *sim
+	tallies []*reports.Tally // by worker; nil for no reports
+	boards  []*reports.Board // by router
+	full    []int64          // by worker: when it has last told everything
+	report  reports.Report
+}
+
+// sink is a router as its board knows it. First tokens and ends it hears of in the
+// run's own time: see [Setup].Notice.
+type sink struct{ p *picker.Picker }
+
+// Others implements a part of [reports.Sink].
+func (s sink) Others(worker string, rank int, o reports.Other) {
+	s.p.SetExternal(worker, rank, assemble.External(&o), o.At)
+}
+
+// First implements a part of [reports.Sink].
+func (sink) First(uint64, time.Time) {}
+
+// Done implements a part of [reports.Sink].
+func (sink) Done(*reports.Done, time.Time) {}
+
+func newReports(m *sim) loadReports {
+	r := loadReports{m: m}
 	if m.s.ReportInterval == 0 {
 		return r
 	}
-	r.loads = make([]workerLoad, len(m.workers))
-	for i := range r.loads {
-		r.loads[i].by = make([]picker.External, len(m.routers))
+	cfg := reports.DefaultConfig()
+	cfg.Interval = m.s.ReportInterval
+	cfg.Heartbeat = max(cfg.Heartbeat, cfg.Interval)
+	r.full = make([]int64, len(m.workers))
+	for _, id := range m.ids {
+		r.tallies = append(r.tallies, reports.NewTally(cfg, "forwarder-"+id))
+	}
+	for _, router := range m.routers {
+		r.boards = append(r.boards, reports.NewBoard(router.id, sink{router.picker}))
 	}
 	return r
 }
 
 // plan adds the first reports: each forwarder has its own beat.
-func (r *reports) plan() {
-	for i := range r.loads {
+func (r *loadReports) plan() {
+	for i := range r.tallies {
 		every := int64(r.m.s.ReportInterval)
-		r.m.clock.add(event{at: r.m.now + every*int64(i+1)/int64(len(r.loads)), kind: reportDue, w: r.m.workers[i]})
+		r.m.clock.add(event{at: r.m.now + every*int64(i+1)/int64(len(r.tallies)), kind: reportDue, w: r.m.workers[i]})
 	}
 }
 
-// due tells every router what its worker does for the others.
-func (r *reports) due(e *event) {
-	m, l := r.m, &r.loads[e.w.n]
-	var total picker.External
-	for i := range l.by {
-		plus(&total, &l.by[i], 1)
+// due tells every router what has changed at a worker, and all of it at each heartbeat.
+func (r *loadReports) due(w *worker) {
+	m, t := r.m, r.tallies[w.n]
+	if beat := max(reports.DefaultConfig().Heartbeat, m.s.ReportInterval); m.now-r.full[w.n] >= int64(beat) {
+		r.full[w.n] = m.now
+		t.Refresh()
 	}
-	rate := r.rate(l)
-	for i, router := range m.routers {
-		others := total
-		plus(&others, &l.by[i], -1)
-		others.Rate = rate
-		router.picker.SetExternal(m.ids[e.w.n], -1, others, at(m.now))
+	if t.Collect(at(m.now), &r.report) {
+		for _, b := range r.boards {
+			b.Take(at(m.now), reports.ViaHTTP, &r.report)
+		}
 	}
-	m.clock.add(event{at: m.now + int64(m.s.ReportInterval), kind: reportDue, w: e.w})
+	m.clock.add(event{at: m.now + int64(m.s.ReportInterval), kind: reportDue, w: w})
 }
-
-// rate returns a worker's speed in token-equivalents per millisecond; 0 unknown.
-func (r *reports) rate(l *workerLoad) float64 {
-	var te, ms float64
-	for i := range r.loads {
-		te += r.loads[i].te
-		ms += r.loads[i].ms
-	}
-	if ms <= 0 {
-		return 0
-	}
-	return (l.te + speedPrior*te/ms) / (l.ms + speedPrior)
-}
-
-func (r *reports) of(c *call) *picker.External {
-	if r.loads == nil {
-		return nil
-	}
-	return &r.loads[c.w.n].by[c.from]
-}
-
-// miss is what a forwarder takes a prompt to cost: what its router believed.
-func miss(c *call) float64 { return float64(max(0, c.req.Prompt-c.decision.HitTokens)) }
 
 // sent counts c, which is about to be sent to its worker.
-func (r *reports) sent(c *call) {
-	if l := r.of(c); l != nil {
-		l.Requests++
-		l.Waiting++
-		l.PrefillTokens += miss(c)
-		l.ActiveTokens += float64(c.req.Prompt)
-	}
-}
-
-// first counts c's first token.
-func (r *reports) first(c *call) {
-	l := r.of(c)
-	if l == nil {
+func (r *loadReports) sent(c *call) {
+	if r.tallies == nil {
 		return
 	}
-	prompt, missed := float64(c.req.Prompt), miss(c)
-	l.Waiting--
-	l.PrefillTokens -= missed
-	l.Decoders++
-	l.ContextTokens += prompt
-	w := &r.loads[c.w.n]
-	from := max(c.sent, w.last)
-	w.last = r.m.now
-	w.te = w.te*speedFades + missed*(1+(prompt-missed/2)/attention)
-	w.ms = w.ms*speedFades + milliseconds(r.m.now-from)
-}
-
-// over takes c out again.
-func (r *reports) over(c *call) {
-	l := r.of(c)
-	if l == nil {
-		return
-	}
-	l.Requests--
-	l.ActiveTokens -= float64(c.req.Prompt)
-	if c.first > 0 {
-		l.Decoders--
-		l.ContextTokens -= float64(c.req.Prompt)
-		return
-	}
-	l.Waiting--
-	l.PrefillTokens -= miss(c)
-}
-
-func plus(sum, l *picker.External, times float64) {
-	sum.Requests += times * l.Requests
-	sum.Waiting += times * l.Waiting
-	sum.PrefillTokens += times * l.PrefillTokens
-	sum.Decoders += times * l.Decoders
-	sum.ContextTokens += times * l.ContextTokens
-	sum.ActiveTokens += times * l.ActiveTokens
+	d := &c.decision
+	c.flight = r.tallies[c.w.n].Open(reports.Pick{
+		Ref:    reports.Ref{Picker: c.router.id},
+		Prompt: d.PromptTokens, Miss: d.MissTokens, Added: d.AddedTokens,
+	})
+	c.flight.At(at(r.m.now), c.w.id(r.m), -1, true)
 }

@@ -4,13 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"time"
-
-	"pointsman/breaker"
-	"pointsman/kvindex"
-	"pointsman/picker"
 )
 
 // maxTries is how many workers a request is sent to at most.
@@ -36,7 +31,7 @@ type sim struct {
 	open    int     // calls that came and have not ended
 	ended   int
 	refused error // why the last call was refused
-	reports *reports
+	reports loadReports
 	samples []Sample
 	every   int64 // between samples
 }
@@ -208,7 +203,7 @@ func (m *sim) happen(e *event) {
 	case waitOver:
 		m.waited(e.c)
 	case reportDue:
-		m.reports.due(e)
+		m.reports.due(e.w)
 	case scrapeDue:
 		m.scrape(e.w)
 	case sampleDue:
@@ -219,224 +214,5 @@ func (m *sim) happen(e *event) {
 		e.w.down = false
 	case workerSlows:
 		e.w.engine = e.w.engine.slowed(float64(e.try) / 1000)
-	}
-}
-
-// arrive brings request i to a router.
-func (m *sim) arrive(i int) {
-	c := &m.calls[i]
-	c.n, c.req, c.came = i, &m.t.Requests[i], m.now
-	c.router, c.from = m.routers[0], 0
-	if len(m.routers) > 1 {
-		c.from = m.rand.IntN(len(m.routers))
-		c.router = m.routers[c.from]
-	}
-	c.lists[0] = kvindex.Blocks{Size: m.t.BlockTokens, Hashes: c.req.hashes}
-	c.ask = picker.Request{ID: "r", Model: modelName, Tokens: c.req.Prompt, Blocks: c.lists[:], Reason: "exact"}
-	c.ticket.Units, c.ticket.Key = 1, modelName
-	c.ticket.Places = func() int { return len(m.workers) }
-	c.ticket.Pick = func(time.Time) error { return m.choose(c) }
-	m.open++
-	pass, waits, err := c.router.gate.Offer(&c.ticket)
-	c.pass = pass
-	switch {
-	case err != nil:
-		m.refused = err
-		m.end(c, refused)
-	case waits:
-		c.queued = true
-		if c.state == coming {
-			c.state = parked
-		}
-		m.clock.add(event{at: m.now + int64(m.s.Admission.QueueWait), kind: waitOver, c: c})
-	}
-}
-
-// choose picks a worker for c and sends it there.
-func (m *sim) choose(c *call) error {
-	d, err := c.router.pick(at(m.now), &c.ask)
-	if err != nil {
-		m.refused = err
-		return err
-	}
-	c.decision = d
-	c.state = running
-	m.dispatch(c)
-	return nil
-}
-
-// dispatch sends c to the worker that was picked.
-func (m *sim) dispatch(c *call) {
-	w := m.workers[m.indexOf(c.decision.Worker.ID)]
-	c.w, c.sent = w, m.now
-	c.try++
-	c.seq = sequence{call: c, total: blocksFor(c.req.Prompt+c.req.Output, w.size)}
-	if w.down {
-		m.clock.add(event{at: m.now + int64(m.s.Notice), kind: endSeen, c: c, try: c.try})
-		return
-	}
-	m.reports.sent(c)
-	w.submit(&c.seq)
-	if !w.busy {
-		m.step(w)
-	}
-}
-
-// indexOf returns the number of a worker: its ID says it.
-func (m *sim) indexOf(id string) int {
-	n := 0
-	for _, d := range id[len("worker-"):] {
-		if d == ':' {
-			break
-		}
-		n = 10*n + int(d-'0')
-	}
-	return n
-}
-
-// step begins w's next step, if there is anything to do.
-func (m *sim) step(w *worker) {
-	took, ok := w.begin()
-	m.publish(w) // what was evicted to admit
-	if ok {
-		m.clock.add(event{at: m.now + max(1, int64(took)), kind: stepEnds, w: w, try: w.lives})
-	}
-}
-
-// stepped ends w's step: tokens come out.
-func (m *sim) stepped(w *worker) {
-	w.finish()
-	m.publish(w)
-	for _, q := range w.first {
-		c := q.call
-		c.first, c.hit = m.now, q.cached
-		m.reports.first(c)
-		m.clock.add(event{at: m.now + int64(m.s.Notice), kind: firstSeen, c: c, try: c.try})
-	}
-	for _, q := range w.done {
-		c := q.call
-		c.ended = m.now
-		m.reports.over(c)
-		m.clock.add(event{at: m.now + int64(m.s.Notice), kind: endSeen, c: c, try: c.try})
-	}
-	m.step(w)
-}
-
-// publish sends what has changed in w's cache.
-func (m *sim) publish(w *worker) {
-	if b := m.pub.take(w); b != nil && m.s.Policy.Guess == Events {
-		m.clock.add(event{at: m.now + int64(m.s.EventLag), kind: eventsCome, w: w, b: b})
-	}
-}
-
-// deliver brings a batch to every router, unless it gets lost on the way.
-func (m *sim) deliver(w *worker, b *batch) {
-	msg := m.pub.encode(b)
-	for _, r := range m.routers {
-		if m.s.Loss > 0 {
-			kept := msg
-			kept.Events = kept.Events[:0:0]
-			for _, e := range msg.Events {
-				if r.rand.Float64() >= m.s.Loss {
-					kept.Events = append(kept.Events, e)
-				}
-			}
-			r.feeds[w.n].Apply(&kept, at(m.now))
-			continue
-		}
-		r.feeds[w.n].Apply(&msg, at(m.now))
-	}
-	m.pub.free = append(m.pub.free, b)
-}
-
-// heardFirst is c's first token, as its router learns of it.
-func (m *sim) heardFirst(c *call, try int) {
-	if try != c.try || c.state != running {
-		return
-	}
-	c.decision.FirstToken(at(m.now))
-	c.pass.FirstToken(at(m.now))
-}
-
-// heardEnd is the end of an attempt, as its router learns of it.
-func (m *sim) heardEnd(c *call, try int) {
-	if try != c.try || c.state != running {
-		return
-	}
-	switch {
-	case c.ended > 0:
-		c.decision.Answered(c.req.Output)
-		c.decision.Done(at(m.now), breaker.Success)
-		c.pass.Release()
-		m.end(c, served)
-	case c.first > 0: // tokens have gone out: nothing is sent twice
-		c.decision.Done(at(m.now), breaker.Stream)
-		c.pass.Release()
-		m.end(c, failed)
-	default:
-		c.decision.Done(at(m.now), breaker.Connect)
-		m.again(c)
-	}
-}
-
-// again tries another worker.
-func (m *sim) again(c *call) {
-	c.tried = append(c.tried, c.w.id(m))
-	c.ask.Tried = c.tried
-	if c.try < maxTries && len(c.tried) < len(m.workers) && m.choose(c) == nil {
-		return
-	}
-	c.pass.Release()
-	m.end(c, failed)
-}
-
-func (w *worker) id(m *sim) string { return m.ids[w.n] }
-
-// waited ends c's wait, if it still waits.
-func (m *sim) waited(c *call) {
-	if c.state != parked {
-		return
-	}
-	if err := c.router.gate.GiveUp(c.pass); err != nil {
-		m.refused = err
-	}
-	m.end(c, refused) // also when its workers had gone while it waited
-}
-
-func (m *sim) end(c *call, s state) {
-	c.state = s
-	m.open--
-	m.ended++
-}
-
-// dies kills w: its requests are lost, and its cache with them.
-func (m *sim) dies(w *worker) {
-	for _, q := range w.fail() {
-		m.reports.over(q.call)
-		m.clock.add(event{at: m.now + int64(m.s.Notice), kind: endSeen, c: q.call, try: q.call.try})
-	}
-	w.lives++
-	w.busy = false
-	m.clock.add(event{at: m.now + int64(m.s.EventLag), kind: eventsCome, w: w, b: &batch{cleared: true}})
-}
-
-// scrape tells every router what w's engine says of itself.
-func (m *sim) scrape(w *worker) {
-	seen := picker.Scraped{Queued: float64(len(w.queue)), Usage: w.cache.used()}
-	for _, r := range m.routers {
-		r.picker.SetScraped(m.ids[w.n], -1, seen)
-	}
-	m.clock.add(event{at: m.now + int64(m.s.Policy.Scrape), kind: scrapeDue, w: w})
-}
-
-// sample looks at the queues.
-func (m *sim) sample() {
-	q := make([]int, len(m.workers))
-	for i, w := range m.workers {
-		q[i] = len(w.queue) + len(w.prefills)
-	}
-	m.samples = append(m.samples, Sample{At: time.Duration(m.now - epoch), Queues: q})
-	if m.ended < len(m.calls) && m.now < math.MaxInt64-m.every {
-		m.clock.add(event{at: m.now + m.every, kind: sampleDue})
 	}
 }
