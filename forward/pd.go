@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"io"
 	"maps"
 	"net/http"
 	"sync"
@@ -203,59 +202,6 @@ func (l *legs) serial() error {
 	}
 }
 
-// undialed reports whether err says that the decode leg has reached no worker, so
-// that another one can have it. Only what a transport says itself counts: an error
-// that names no stage may have come behind bytes of an answer.
-func (l *legs) undialed(err error) bool {
-	var broken *Error
-	dial := uncarried(err) || errors.As(err, &broken) && broken.Stage == StageDial
-	return dial && !l.a.x.committed && l.a.ctx.Err() == nil
-}
-
-// mayMove reports whether the cap and the budget leave another decode worker to a
-// leg that could not be dialed because of err.
-func (l *legs) mayMove(err error) bool {
-	x := l.a.x
-	return x.room(legDecode) && (uncarried(err) || x.mayRetry())
-}
-
-// move gives the decode leg, which could not be dialed because of last, another
-// worker. The one that it had is given back first: whatever is waited for, nothing
-// is held there meanwhile.
-func (l *legs) move(last error) error {
-	a, x := l.a, l.a.x
-	why := a.reason(last)
-	x.end(a.last, why, last)
-	a.decision.Done(time.Now(), why.outcome())
-	x.tried = append(x.tried, a.decision.Worker.ID)
-	if uncarried(last) {
-		x.passOver(a.decision.Worker)
-	}
-	x.flight.Moved(time.Now(), x.receipt(nil, 0))
-	d := new(picker.Decision)
-	if err := x.reserveDecode(a.ctx, l.pair.Prefill, d); err != nil {
-		return x.noOther(a.ctx, last, err)
-	}
-	x.workers = append(x.workers, d.Worker.ID)
-	x.fly(d)
-	x.s.metrics.decodeDials.Inc()
-	x.s.metrics.pairs.failures.WithLabelValues("decode_open_retried").Inc()
-	x.s.metrics.failovers.Inc()
-	a.decision = d
-	moved := *l.pair
-	moved.Decode, moved.DecodeRank = d.Worker, d.Rank
-	l.pair = &moved
-	return nil
-}
-
-// alternate reserves another decode worker for the cache that prefill has computed.
-func (x *exchange) alternate(prefill *fleet.Worker, d *picker.Decision) (err error) {
-	req := x.pick
-	req.Tried = x.tried
-	*d, err = x.s.deps.Picker.Alternate(time.Now(), &req, prefill)
-	return err
-}
-
 // decode sends the decode leg and relays its answer to the client.
 func (l *legs) decode(body []byte) error {
 	d, x := l.a.decision, l.a.x
@@ -281,115 +227,6 @@ func (l *legs) request(w *fleet.Worker, body []byte, rank int) *Request {
 	setRank(h, rank)
 	// Infera keeps no connections for pairs either (infera/router/disagg.py).
 	return &Request{ID: x.id, Method: x.r.Method, Target: x.target, Header: h, Body: x.retained(w, body), Fresh: true, Named: forged != ""}
-}
-
-// runPrefill sends the prefill leg and reads its answer to the end. It tells the
-// picker how it went. An answer of 400 or above is an error; the object is nil
-// when the legs are concurrent, and whenever there is an error.
-func (l *legs) runPrefill(ctx context.Context, body []byte) (*Object, error) {
-	x := l.a.x
-	x.s.metrics.prefills.Inc()
-	leg := x.flyPrefill(&l.chosen)
-	got, t, err := l.sendPrefill(ctx, body)
-	if err == nil {
-		leg.First(time.Now())
-	}
-	leg.Leave(time.Now())
-	why := reasonOfPrefill(ctx, err)
-	l.chosen.PrefillDone(time.Now(), why.outcome())
-	x.end(t, why, err)
-	if err != nil {
-		x.s.metrics.prefillFaults.WithLabelValues(why.String()).Inc()
-	}
-	return got, err
-}
-
-func (l *legs) sendPrefill(ctx context.Context, body []byte) (*Object, *try, error) {
-	w := l.pair.Prefill
-	to := &sending{leg: legPrefill, worker: w, affinity: true}
-	resp, t, err := l.a.x.send(ctx, to, l.request(w, body, l.pair.PrefillRank))
-	if err != nil {
-		return nil, t, cause(ctx, err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	t.progress.Reach(StageHead)
-	got, err := l.readPrefill(ctx, resp)
-	if err == nil {
-		t.progress.Reach(StageBody)
-	}
-	return got, t, err
-}
-
-// readPrefill reads the prefill leg's answer to its end.
-func (l *legs) readPrefill(ctx context.Context, resp *Response) (*Object, error) {
-	if err := plain(resp); err != nil {
-		return nil, err
-	}
-	if resp.Status >= http.StatusBadRequest {
-		return nil, prefillAnswer(ctx, resp)
-	}
-	l.a.handed.Store(true)
-	if l.conn.Topology() == Concurrent {
-		return nil, discard(ctx, resp, dialectOf(l.a.x.kind, l.a.x.r.URL.Path))
-	}
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxHandoff+1))
-	if err != nil {
-		return nil, cause(ctx, err)
-	}
-	got, err := ParseObject(raw)
-	if err != nil || len(raw) > maxHandoff {
-		return nil, ErrHandoff
-	}
-	return got, nil
-}
-
-// prefillAnswer reads a failure of the prefill worker, within answerTime.
-func prefillAnswer(ctx context.Context, resp *Response) error {
-	ans := &answer{status: resp.Status, header: resp.Header, down: resp.Down}
-	late := time.AfterFunc(answerTime, func() { _ = resp.Body.Close() })
-	defer late.Stop()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, smallBody))
-	if ctx.Err() != nil {
-		return cause(ctx, err)
-	}
-	ans.body, ans.complete = body, err == nil && len(body) < smallBody
-	return ans
-}
-
-// discard reads the answer of a concurrent prefill leg, of which nothing is
-// needed but whether it is an error.
-func discard(ctx context.Context, resp *Response, dial dialect) error {
-	if !isStream(resp) {
-		_, err := io.Copy(io.Discard, resp.Body)
-		return cause(ctx, err)
-	}
-	var frames framer
-	buf := make([]byte, 0, smallBuffer)
-	for {
-		if len(buf) == cap(buf) {
-			if len(buf) >= maxEvent {
-				return errEventSize
-			}
-			buf = append(make([]byte, 0, 2*cap(buf)), buf...)
-		}
-		n, err := resp.Body.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		whole := 0
-		for next := frames.next(buf); next >= 0; next = frames.next(buf) {
-			if raw := buf[whole:next]; dial.meaning(raw) == failed {
-				return &answer{status: errorStatus(raw), body: append([]byte(nil), parseEvent(raw).data...), complete: true}
-			}
-			whole = next
-		}
-		buf = buf[:copy(buf, buf[whole:])]
-		frames.cut(whole)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return cause(ctx, err)
-		}
-	}
 }
 
 // cause returns why ctx was canceled, or else err.
