@@ -189,7 +189,7 @@ func TestARollingRestartOfTheEPPIsNotNoticed(t *testing.T) {
 	t.Parallel()
 	s := startFleet(t, stack.Config{
 		Workers: stack.MixedWorkers(3, paced()...), Policy: "kv-aware", OverlapWeight: 20,
-		EPPs: 2, EPPArgs: []string{"--drain-delay-s", "3"}, // Envoy asks for health every second
+		EPPs: 2, EPPArgs: []string{"--drain-delay", "3"}, // Envoy asks for health every second
 	})
 	l := startLoad(t, s, 240, 18*time.Second)
 	for i, e := range s.EPPs {

@@ -64,7 +64,7 @@ func TestTheImageNeedsNothingElse(t *testing.T) {
 	put(workers, "workers.yaml")
 	for module, port := range map[string]string{"infera.gaie": "9090", "infera.server": "8000"} {
 		host := "127.199.8.1"
-		cmd := exec.Command("/usr/local/bin/python3", "-m", module, "--host="+host, "--discovery-backend=static", "--static-file=/workers.yaml", "--kv-event-transport=none", "--drain-delay-s=0")
+		cmd := exec.Command("/usr/local/bin/python3", "-m", module, "--host="+host, "--discovery-backend=static", "--static-file=/workers.yaml", "--kv-event-transport=none", "--drain-delay=0")
 		if module == "infera.server" {
 			cmd.Args = append(cmd.Args, "--request-transport=http", "--router-mode=direct")
 		}
@@ -359,7 +359,7 @@ func (c *cluster) followedBy(user string, args []string) {
 	const host = "127.199.7.1"
 	var log bytes.Buffer
 	cmd := exec.Command(filepath.Join(theRig.bin, "epp"), append(args, // what comes later counts
-		"--host="+host, "--kubeconfig="+kubeconfig, "--pool-namespace=models", "--kv-event-transport=none", "--drain-delay-s=0")...)
+		"--host="+host, "--kubeconfig="+kubeconfig, "--pool-namespace=models", "--kv-event-transport=none", "--drain-delay=0")...)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)

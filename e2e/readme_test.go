@@ -85,7 +85,7 @@ func runUntilReady(t *testing.T, s *stack.Stack, n int, words []string) {
 		t.Fatal(err)
 	}
 	host := gateway + "0" + string(rune('0'+n)) // the subnet's .100 to .109
-	args := []string{"--host", host, "--drain-delay-s", "0"}
+	args := []string{"--host", host, "--drain-delay", "0"}
 	for _, w := range words[1:] {
 		args = append(args, strings.ReplaceAll(w, "127.0.0.1:2379", strings.TrimPrefix(s.Etcd.Endpoint, "http://")))
 	}

@@ -213,7 +213,7 @@ func TestARollingRestartOfWorkersUnderFiftyStreamsIsNotNoticed(t *testing.T) {
 	t.Parallel()
 	s := startFleet(t, stack.Config{
 		Workers: stack.MixedWorkers(3, paced()...), Policy: "round-robin",
-		ForwarderArgs: []string{"--drain-delay-s", "2", "--drain-timeout", "20"},
+		ForwarderArgs: []string{"--drain-delay", "2", "--drain-timeout", "20"},
 	})
 	const streams = 50
 	ctx, stop := context.WithCancel(t.Context())

@@ -65,7 +65,7 @@ func startEPPOn(ctx context.Context, binary, file string, log io.Writer, flags .
 		"--discovery-backend", "static", "--static-file", file, "--host", "127.0.0.1",
 		"--grpc-port", ports[0], "--grpc-health-port", ports[1], "--metrics-port", ports[2],
 		"--secure-serving=false", "--router-policy", "kv-aware", "--kv-event-transport", "none",
-		"--drain-delay-s", "0",
+		"--drain-delay", "0",
 	}, flags...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	p, err := startProgram("epp", cmd, "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[2])

@@ -76,7 +76,7 @@ func startForwarder(ctx context.Context, binary, worker, dir string, log io.Writ
 	cmd := exec.CommandContext(ctx, binary, //nolint:gosec // the caller's own command line names it
 		"--discovery-backend", "static", "--static-file", file, "--host", "127.0.0.1",
 		"--port", ports[0], "--metrics-port", ports[1], "--router-mode", "direct",
-		"--request-transport", "http", "--kv-event-transport", "none", "--drain-delay-s", "0", "--drain-timeout", "1")
+		"--request-transport", "http", "--kv-event-transport", "none", "--drain-delay", "0", "--drain-timeout", "1")
 	cmd.Stdout, cmd.Stderr = log, log
 	p, err := startProgram("forwarder", cmd, "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[1])
 	if err != nil {

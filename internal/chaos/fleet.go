@@ -61,7 +61,7 @@ func startFleet(ctx context.Context, bin, envoy, dir string) (*fleet, error) {
 	s, err := stack.Start(ctx, stack.Config{
 		Bin: bin, Envoy: envoy, Dir: dir, Workers: append(pairs, mixed...), Broker: &stack.BrokerConfig{}, Proxied: true,
 		EPPs: pickers, Lease: lease, Profiled: true,
-		EPPArgs:       []string{"--config", f.settings, "--drain-delay-s", "0.5", "--drain-timeout", "15"},
+		EPPArgs:       []string{"--config", f.settings, "--drain-delay", "0.5", "--drain-timeout", "15"},
 		ForwarderArgs: []string{"--config", f.settings, "--stream-idle-timeout", "20", "--prefill-timeout", "10", "--pd-first-token-timeout", "10", "--nats-req-idle-timeout", "20"},
 	})
 	f.Stack = s

@@ -106,6 +106,7 @@ func TestTheChartRefusesValues(t *testing.T) {
 		"a route without a Gateway":           "route: {create: true}",
 		"etcd without an address":             "discovery: {backend: etcd}",
 		"a worker without an image":           "workers: [{name: w, port: 1}]",
+		"a pool past the forwarders":          "{pool: {targetPort: 30000}, workers: [{name: w, image: i, port: 30000}]}",
 		"an argument that is no flag":         "epp: {extraArgs: [kv-overlap-weight=3]}",
 		"a failure mode that does not exist":  "pool: {failureMode: Open}",
 		"a duration without a unit":           "provider: {streamIdleTimeout: '300'}",

@@ -65,7 +65,7 @@ func loadHouse(root string) (*house, error) {
 
 // table returns the cells of a page's table rows whose first cell begins so.
 func table(file, first string) ([][]string, error) {
-	data, err := os.ReadFile(file)
+	data, err := os.ReadFile(file) //nolint:gosec // a page of the checkout
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +215,7 @@ func graceFaults(c object, spec map[string]any, add func(string, ...any)) {
 	need := 0.0
 	for _, arg := range texts(c.content["args"]) {
 		flag, value, _ := strings.Cut(arg, "=")
-		if flag == "--drain-delay-s" || flag == "--drain-timeout" {
+		if flag == "--drain-delay" || flag == "--drain-timeout" {
 			s, _ := strconv.ParseFloat(value, 64)
 			need += s
 		}
@@ -255,7 +255,7 @@ func (h *house) dashboardFaults(text string, add func(string, ...any)) {
 }
 
 // everywhere are the labels that Prometheus and the monitors add.
-var everywhere = map[string]bool{"job": true, "instance": true, "namespace": true, "pod": true}
+var everywhere = map[string]bool{"job": true, "instance": true, "namespace": true, "pod": true} //nolint:gochecknoglobals // an immutable table
 
 // exprFaults checks that an expression parses, that its series are ours and that
 // these have the labels by which it selects.

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -80,7 +82,7 @@ const (
 
 // generated are the files of kustomize that are rendered from the chart, so that
 // there is one truth.
-var generated = map[string]source{
+var generated = map[string]source{ //nolint:gochecknoglobals // an immutable table
 	baseFile: {"generated/base.yaml", whole},
 	"manifests/kustomize/overlays/istio/provider.yaml":         {"generated/istio.yaml", added},
 	"manifests/kustomize/overlays/envoy-gateway/provider.yaml": {"generated/envoy-gateway.yaml", added},
@@ -115,9 +117,9 @@ func renderAll(root string, update bool) ([]rendered, error) {
 	}
 	var dirs []string
 	for _, glob := range []string{overlayDir + "/*", ownOverlayDir + "/*"} {
-		found, err := filepath.Glob(filepath.Join(root, glob))
-		if err != nil {
-			return nil, err
+		found, bad := filepath.Glob(filepath.Join(root, glob))
+		if bad != nil {
+			return nil, bad
 		}
 		dirs = append(dirs, found...)
 	}
@@ -148,7 +150,7 @@ func renderChart(c *chart.Chart, values map[string]any) ([]object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("values: %w", err)
 	}
-	files, err := engine.Engine{Strict: true}.Render(c, top)
+	files, err := engine.Engine{Strict: true}.RenderWithContext(context.Background(), c, top)
 	if err != nil {
 		return nil, fmt.Errorf("render: %w", err)
 	}
@@ -173,8 +175,11 @@ func parse(from string, data []byte) ([]object, error) {
 	docs := yaml.NewYAMLReader(newReader(data))
 	for {
 		doc, err := docs.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
 		if err != nil {
-			break // io.EOF: the reader is over memory
+			return nil, fmt.Errorf("%s: %w", from, err)
 		}
 		var content map[string]any
 		if err := sigsyaml.UnmarshalStrict(doc, &content); err != nil {
@@ -184,7 +189,6 @@ func parse(from string, data []byte) ([]object, error) {
 			all = append(all, object{from, content})
 		}
 	}
-	return all, nil
 }
 
 // kustomize builds the overlay in dir, without plugins, network or helm.
@@ -212,9 +216,9 @@ func generate(root string, c *chart.Chart, update bool) ([]string, error) {
 	}
 	for _, file := range slices.Sorted(maps.Keys(generated)) {
 		from := generated[file]
-		objects, err := sourceObjects(root, c, from)
-		if err != nil {
-			return nil, err
+		objects, bad := sourceObjects(root, c, from)
+		if bad != nil {
+			return nil, bad
 		}
 		var out bytes.Buffer
 		fmt.Fprintf(&out, notice, from.values)
@@ -222,16 +226,16 @@ func generate(root string, c *chart.Chart, update bool) ([]string, error) {
 			if from.part == added && slices.ContainsFunc(base, func(b object) bool { return reflect.DeepEqual(b.content, o.content) }) {
 				continue
 			}
-			text, err := sigsyaml.Marshal(o.content)
-			if err != nil {
-				return nil, err
+			text, bad := sigsyaml.Marshal(o.content)
+			if bad != nil {
+				return nil, bad
 			}
 			fmt.Fprintf(&out, "---\n%s", text)
 		}
 		path := filepath.Join(root, file)
 		if update {
 			err = os.WriteFile(path, out.Bytes(), 0o644) //nolint:gosec // a file of the repository
-		} else if was, look := os.ReadFile(path); look != nil || !bytes.Equal(was, out.Bytes()) {
+		} else if was, look := os.ReadFile(path); look != nil || !bytes.Equal(was, out.Bytes()) { //nolint:gosec // a file of the checkout
 			stale = append(stale, file+" is not what the chart says: run make manifests")
 			err = ignoreMissing(look)
 		}

@@ -122,7 +122,7 @@ func (w *world) start(kubeconfig string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, binary(w.t), "--pool-name", poolName, "--pool-namespace", namespace, "--zap-encoder", "json", "-v=4",
 		"--grpc-port", strconv.Itoa(w.port), "--grpc-health-port", "0", "--metrics-port", "0", "--secure-serving=false",
-		"--kubeconfig", kubeconfig, "--kv-event-transport", "none", "--model-rewrite-header", "--drain-delay-s", "0", "--drain-timeout", "1")
+		"--kubeconfig", kubeconfig, "--kv-event-transport", "none", "--model-rewrite-header", "--drain-delay", "0", "--drain-timeout", "1")
 	cmd.Stderr, cmd.Stdout = w.output, w.output
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second

@@ -123,7 +123,7 @@ seccompProfile: {type: RuntimeDefault}
   - --direct-untrusted={{ .Values.trust.untrusted }}
   {{- end }}
   # It is told to end only when the engine has ended: there is nobody left to wait for.
-  - --drain-delay-s=0
+  - --drain-delay=0
   - --drain-timeout={{ .Values.forwarder.drainTimeoutSeconds }}
   {{- with .Values.forwarder.extraArgs }}
   {{- toYaml . | nindent 2 }}
