@@ -51,7 +51,7 @@ func (l *Live) Run(ctx context.Context, ask <-chan os.Signal) error {
 	for {
 		select {
 		case <-changes:
-		case <-faults: // missed signs: look
+		case <-faults: //nolint:errcheck // missed signs: look
 		case <-ask:
 			seen, _ = read(path)
 			_ = l.Reload(ctx) // it has logged what is wrong

@@ -137,7 +137,7 @@ func (x *exchange) dispatch(ctx context.Context, m *message) error {
 	case kindResponseHeaders:
 		return x.responseHeaders(ctx, m)
 	case kindResponseBody:
-		x.responseBody(m)
+		x.responseBody(m) //nolint:contextcheck // what outlives the stream is told of its end
 	case kindResponseTrailers:
 		x.push(x.s.asm.same(m.kind))
 		x.responseEnd()

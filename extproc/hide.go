@@ -3,6 +3,7 @@ package extproc
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 
 	"google.golang.org/grpc/mem"
@@ -77,7 +78,7 @@ func hiddenModes() (out [modeFullDuplex + 1][]byte) {
 	for mode := range out {
 		var inner []byte
 		if mode != 0 {
-			inner = protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), uint64(mode)) //nolint:gosec // an index
+			inner = protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), uint64(mode))
 		}
 		out[mode] = protowire.AppendBytes(protowire.AppendTag(nil, answerModeOverride, protowire.BytesType), inner)
 	}
@@ -89,5 +90,5 @@ func (a answer) with(fields []byte) answer {
 	if len(fields) == 0 {
 		return a
 	}
-	return answer{append(a.data[:len(a.data):len(a.data)], mem.SliceBuffer(fields))}
+	return answer{append(slices.Clip(a.data), mem.SliceBuffer(fields))}
 }

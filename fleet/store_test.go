@@ -118,7 +118,7 @@ func TestTargetsAreActiveRanks(t *testing.T) {
 	for _, target := range store.Snapshot().Targets {
 		got = append(got, fmt.Sprintf("%s %s %d", target.Worker.ID, target.Key, target.Rank))
 	}
-	want := []string{"a a#dp0 0", "a a#dp1 1", "b b -1", "d d -1"} //nolint:dupword // key after ID
+	want := []string{"a a#dp0 0", "a a#dp1 1", "b b -1", "d d -1"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

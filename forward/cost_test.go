@@ -145,6 +145,7 @@ func requestEnds(b []byte) bool {
 
 // exchange sends one request and reads its answer.
 func (r *costRig) exchange(tb testing.TB) {
+	tb.Helper()
 	if _, err := r.client.Write(r.request); err != nil {
 		tb.Fatal(err)
 	}

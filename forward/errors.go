@@ -339,6 +339,6 @@ func (e apiError) write(w http.ResponseWriter, form shape, requestID, attemptID 
 	body := e.encode(form, ids{request: requestID, attempt: attemptID})
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(e.status)
-	n, _ := w.Write(body) //nolint:gosec // JSON; the client is gone when it fails; the caller sees that by its context
+	n, _ := w.Write(body) // the client is gone when it fails; the caller sees that by its context
 	return n
 }

@@ -203,14 +203,14 @@ func TestAnIdleConnectionOutlivesTheDrainDelay(t *testing.T) {
 		fatal(t, err)
 		return resp
 	}
-	if resp := ask("/health"); resp.StatusCode != http.StatusOK || resp.Close {
+	if resp := ask("/health"); resp.StatusCode != http.StatusOK || resp.Close { //nolint:bodyclose // ask has read it
 		t.Fatalf("before the drain: %d, closing %v", resp.StatusCode, resp.Close)
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.stop() }()
 	for w.do(call{method: http.MethodGet, path: "/ready"}).status == http.StatusOK { // until the drain has begun
 	}
-	if resp := ask("/health"); resp.StatusCode != http.StatusOK || !resp.Close {
+	if resp := ask("/health"); resp.StatusCode != http.StatusOK || !resp.Close { //nolint:bodyclose // ask has read it
 		t.Errorf("within the delay: %d, closing %v, want an answer that is the connection's last", resp.StatusCode, resp.Close)
 	}
 	fatal(t, <-stopped)

@@ -44,11 +44,11 @@ func TestAClientThatSendsAllBeforeItReadsStillGetsThe413(t *testing.T) {
 // TestAClientThatClosesItsHalfIsNotToldOfASuccess: net/http takes it for gone and
 // ends the request; what goes out then must not look like an empty answer.
 func TestAClientThatClosesItsHalfIsNotToldOfASuccess(t *testing.T) {
-	hang := func(c net.Conn, _ receipt) bool {
+	silent := func(c net.Conn, _ receipt) bool {
 		_, _ = c.Read(make([]byte, 1)) // until the forwarder hangs up
 		return false
 	}
-	w := newWorld(t, []script{hang})
+	w := newWorld(t, []script{silent})
 	nc, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
 	fatal(t, err)
 	defer nc.Close()

@@ -199,7 +199,7 @@ func (c *cell) reconnect(t *testing.T) {
 	body := `{"model":"` + c.engine.Worker().Model + `","max_tokens":1,"prompt":"x"}`
 	for deadline := time.Now().Add(5 * time.Second); ; {
 		before := total()
-		resp, err := c.client.Post(c.url+"/v1/completions", "application/json", strings.NewReader(body)) //nolint:noctx // bounded by the test
+		resp, err := c.client.Post(c.url+"/v1/completions", "application/json", strings.NewReader(body))
 		fatal(t, err)
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()

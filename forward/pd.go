@@ -122,7 +122,7 @@ func (l *legs) concurrent() error {
 		if _, failed = l.runPrefill(ctx, pre); failed != nil {
 			l.fail(&legError{failed})
 			if errors.Is(context.Cause(ctx), errLeftOver) {
-				l.abort(l.pair.Prefill, errLeftOver)
+				l.abort(l.pair.Prefill, errLeftOver) //nolint:contextcheck // it is to be told though ctx is done
 			}
 		}
 	})

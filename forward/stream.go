@@ -88,7 +88,7 @@ func (st *stream) read() (n int, err error) {
 	}
 	st.borrow()
 	if len(st.buf) == cap(st.buf) {
-		if err := st.grow(); err != nil {
+		if err = st.grow(); err != nil {
 			return 0, err
 		}
 	}

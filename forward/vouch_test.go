@@ -16,7 +16,7 @@ import (
 	"pointsman/trust"
 )
 
-var ticketKeys = trust.StaticKeys(bytes.Repeat([]byte("k"), 32)) //nolint:gochecknoglobals // a constant
+var ticketKeys = trust.StaticKeys(bytes.Repeat([]byte("k"), 32))
 
 func signedMode(untrusted forward.Untrusted) option {
 	return func(c *forward.Config, d *forward.Deps) {
@@ -235,7 +235,7 @@ func TestCertificatesRotateUnderLoadWithoutAFailedRequest(t *testing.T) {
 		}
 		resp.Body.Close()
 		client.CloseIdleConnections()
-		if resp.StatusCode != 200 {
+		if resp.StatusCode != http.StatusOK {
 			t.Errorf("request %d: status %d", n, resp.StatusCode)
 		}
 	}

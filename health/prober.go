@@ -244,15 +244,15 @@ func (p *Prober) judge(ctx context.Context, cfg *Config, is *watch, res result) 
 			p.turn(ctx, is, res)
 		}
 	}
-	tenths := time.Duration(9)
+	tenths := 9
 	switch {
 	case is.fails > 0 && !is.down:
 	case cfg.Retries == 0:
-		tenths += time.Duration(p.rand.IntN(2))
+		tenths += p.rand.IntN(2)
 	default:
-		tenths += time.Duration(p.rand.IntN(3))
+		tenths += p.rand.IntN(3)
 	}
-	return tenths*cfg.Interval/10 + cfg.Interval/20
+	return cfg.Interval/10*time.Duration(tenths) + cfg.Interval/20
 }
 
 // onGrid shortens a wait from now so that it ends on a tenth of the interval by the

@@ -59,9 +59,9 @@ func TestDynamo8182AKilledWorkersRequestIsRepeatedWithItsLease(t *testing.T) {
 			cfg := simengine.DefaultConfig()
 			cfg.KV.Port, cfg.NATS.Server = -1, broker.URL
 			cfg.Etcd.Endpoint, cfg.Etcd.TTL = store.Endpoint, lease
-			e, err := simengine.Start(context.WithoutCancel(t.Context()), cfg)
-			if err != nil {
-				t.Fatal(err)
+			e, failed := simengine.Start(context.WithoutCancel(t.Context()), cfg)
+			if failed != nil {
+				t.Fatal(failed)
 			}
 			t.Cleanup(e.Kill)
 			<-e.Subscribed()
@@ -103,7 +103,7 @@ func TestDynamo8182AKilledWorkersRequestIsRepeatedWithItsLease(t *testing.T) {
 		}
 		answered := make(chan answer, 1)
 		go func() {
-			resp, err := http.DefaultClient.Do(req)
+			resp, err := http.DefaultClient.Do(req) //nolint:bodyclose // below
 			answered <- answer{resp, err}
 		}()
 		testkit.Until(t, "the request at the worker", func() bool { return len(a.Receipts()) > 0 })
@@ -114,7 +114,7 @@ func TestDynamo8182AKilledWorkersRequestIsRepeatedWithItsLease(t *testing.T) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode != 200 || !strings.HasSuffix(string(body), "data: [DONE]\n\n") || resp.Header.Get("X-Worker-Instance-Id") != b.ID() {
+		if err != nil || resp.StatusCode != http.StatusOK || !strings.HasSuffix(string(body), "data: [DONE]\n\n") || resp.Header.Get("X-Worker-Instance-Id") != b.ID() {
 			t.Errorf("probes %v: %d %s %v", probed, resp.StatusCode, body, err)
 		}
 		// etcd ends a lease up to a second late.

@@ -210,7 +210,7 @@ func newStalled(t *testing.T, row stall, b budgets) *stalled {
 // timer ends the request, with the row's own code; the engine is told; everything is
 // given back; and no other timer has a say, whether it stands at its default or at an
 // hour.
-func TestEachBudgetEndsTheStallOfItsOwnStage(t *testing.T) {
+func TestEachBudgetEndsTheStallOfItsOwnStage(t *testing.T) { //nolint:tparallel // not beside tests that measure time
 	for _, row := range stalls() {
 		for others, at := range map[string]budgets{
 			"defaults": {5 * time.Second, 5 * time.Second, 0, 30 * time.Second, 0, 120 * time.Second, 900 * time.Second, 0, 60 * time.Second},

@@ -138,7 +138,7 @@ func TestReportsGoOutSoonAndTogether(t *testing.T) {
 		}
 		time.Sleep(cfg.Heartbeat)
 		synctest.Wait()
-		want := "[0s 500ms 550ms 2.5s] [true false false true]" //nolint:dupword // a list
+		want := "[0s 500ms 550ms 2.5s] [true false false true]"
 		if got := fmt.Sprint(at, full); got != want {
 			t.Errorf("reports at %s, want %s", got, want)
 		}

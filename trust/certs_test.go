@@ -44,9 +44,8 @@ func shake(t *testing.T, server, client *tls.Config) (state tls.ConnectionState,
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c, err := lis.Accept()
-		if err != nil {
-			serverErr = err
+		var c net.Conn
+		if c, serverErr = lis.Accept(); serverErr != nil {
 			return
 		}
 		defer c.Close()

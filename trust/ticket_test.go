@@ -105,7 +105,7 @@ func TestATicketIsGoodForOneAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tickets.Check(noon, ticket, &r); !errors.Is(err, trust.ErrReplayed) {
+	if _, err = tickets.Check(noon, ticket, &r); !errors.Is(err, trust.ErrReplayed) {
 		t.Errorf("while it is in use: %v", err)
 	}
 	use.Done(false)

@@ -40,7 +40,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 		Keys:     keys,
 		TLS:      secured,
 		Salts:    salts,
-		Ready:    func() bool { return core.Synced() == nil && core.Warm(time.Now()) == nil },
+		Ready:    func() bool { return core.Synced() == nil && core.Warm(time.Now()) == nil }, //nolint:contextcheck // only logs
 		PickerID: core.PickerID(),
 		Mine:     core.Mine(),
 	})

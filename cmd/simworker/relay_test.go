@@ -48,8 +48,8 @@ func TestRunRelaysUntilTheDrainIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "the relay", func() bool {
-		_, err := js.KeyValue(t.Context(), "infera_kv_view")
-		return err == nil
+		_, missing := js.KeyValue(t.Context(), "infera_kv_view")
+		return missing == nil
 	})
 	stop()
 	if err = <-ended; err != nil {

@@ -194,22 +194,22 @@ func (c *extProcClient) one(ctx context.Context, b *extProcBody) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	if err := send(stream, b.head); err != nil {
+	if err = send(stream, b.head); err != nil {
 		return 0, err
 	}
-	if err := send(stream, b.chunks...); err != nil {
+	if err = send(stream, b.chunks...); err != nil {
 		return 0, err
 	}
 	route, err := expectRoute(stream)
 	if err != nil {
 		return 0, err
 	}
-	if err := expectBody(stream, b.size); err != nil {
+	if err = expectBody(stream, b.size); err != nil {
 		return 0, err
 	}
 	took := time.Since(began)
 	if c.response != nil {
-		if err := send(stream, c.response...); err != nil {
+		if err = send(stream, c.response...); err != nil {
 			return 0, err
 		}
 		if c.ended != nil {

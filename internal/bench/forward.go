@@ -130,8 +130,8 @@ func measureForward(ctx context.Context, cfg forwardConfig, self []string, dir s
 	}
 	for left := cfg.streams - result.Streams; left > 0; left = cfg.streams - result.Streams {
 		load := &forwardLoad{part: rig.forwarder, mode: modeSSE, c: 32, most: min(left, 5000)}
-		got, err := load.run(ctx, time.Minute)
-		if err != nil {
+		var got forwardRound
+		if got, err = load.run(ctx, time.Minute); err != nil {
 			return nil, err
 		}
 		result.Streams += got.done

@@ -106,7 +106,7 @@ func (f *idleFleet) serve(ctx context.Context, host string, port *int, h http.Ha
 
 // publish opens an engine's publisher, which has nothing to tell.
 func (f *idleFleet) publish(ctx context.Context, host string) error {
-	sock := zmq4.NewPub(ctx, zmq4.WithLogger(stdlog.New(io.Discard, "", 0)))
+	sock := zmq4.NewPub(ctx, zmq4.WithLogger(stdlog.New(io.Discard, "", 0))) //nolint:forbidigo // the library wants one, and this one is silent
 	f.publishers = append(f.publishers, sock)
 	if err := sock.Listen("tcp://" + net.JoinHostPort(host, strconv.Itoa(f.eventPort))); err != nil {
 		return fmt.Errorf("a publisher's address: %w", err)

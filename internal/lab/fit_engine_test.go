@@ -20,8 +20,8 @@ func TestFitFindsTheConstantsOfTheSimulatedEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err = e.Close(); err != nil {
-			t.Error(err)
+		if failed := e.Close(); failed != nil {
+			t.Error(failed)
 		}
 	})
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -31,11 +31,13 @@ func TestFitFindsTheConstantsOfTheSimulatedEngine(t *testing.T) {
 			ids[k] = fmt.Sprint(i*2000 + k)
 		}
 		body := fmt.Sprintf(`{"prompt":[%s],"max_tokens":8}`, strings.Join(ids, ","))
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, e.URL()+"/v1/completions", strings.NewReader(body))
+		var req *http.Request
+		req, err = http.NewRequestWithContext(t.Context(), http.MethodPost, e.URL()+"/v1/completions", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := client.Do(req)
+		var resp *http.Response
+		resp, err = client.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,8 +12,8 @@ import (
 func TestWaitsDoubleUpToTheMostAndAreSpread(t *testing.T) {
 	b := retry.NewBackoff(100*time.Millisecond, time.Second)
 	for round := range 2 {
-		for _, whole := range []time.Duration{100, 200, 400, 800, 1000, 1000} {
-			whole *= time.Millisecond
+		for _, ms := range []int{100, 200, 400, 800, 1000, 1000} {
+			whole := time.Duration(ms) * time.Millisecond
 			if got := b.Next(); got < whole/2 || got > whole {
 				t.Errorf("round %d: %v, want %v to %v", round, got, whole/2, whole)
 			}

@@ -162,6 +162,8 @@ const (
 )
 
 // hints makes the subset hint of the two headers.
+//
+//nolint:dupword // Lua closes each block with end
 const hints = `
 function envoy_on_request(handle)
   local key = "x-gateway-destination-endpoint-subset"

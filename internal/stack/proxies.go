@@ -48,7 +48,6 @@ func (s *Stack) newProxies() (*Proxies, error) {
 		}
 		return p, nil
 	}
-	var err error
 	for i := range s.Workers {
 		front, back := s.net.addr(firstWorker+i), s.net.addr(firstWorker+behind+i)
 		for _, port := range [...]string{enginePort, eventsPort, replayPort, pdPort} {
@@ -63,6 +62,7 @@ func (s *Stack) newProxies() (*Proxies, error) {
 			}
 		}
 	}
+	var err error
 	if all.Etcd, err = start(net.JoinHostPort(s.net.addr(etcdProxyHost), etcdPort), strings.TrimPrefix(s.Etcd.Endpoint, "http://")); err != nil {
 		return nil, err
 	}

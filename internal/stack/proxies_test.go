@@ -47,7 +47,7 @@ func echo(t *testing.T, p *Proxy) error {
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
-	if _, err := c.Write([]byte("ping")); err != nil {
+	if _, err = c.Write([]byte("ping")); err != nil {
 		return err
 	}
 	_, err = io.ReadFull(c, make([]byte, 4))

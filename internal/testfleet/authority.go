@@ -18,7 +18,7 @@ import (
 
 // Authority is a certificate authority for tests, in a directory of its own.
 type Authority struct {
-	t    testing.TB
+	tb   testing.TB
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  string
@@ -27,39 +27,39 @@ type Authority struct {
 }
 
 // NewAuthority returns an authority whose certificate is good for an hour.
-func NewAuthority(t testing.TB) *Authority {
-	t.Helper()
-	a := &Authority{t: t, Dir: t.TempDir(), At: time.Now().Add(-time.Hour)}
-	a.key = newKey(t)
+func NewAuthority(tb testing.TB) *Authority {
+	tb.Helper()
+	a := &Authority{tb: tb, Dir: tb.TempDir(), At: time.Now().Add(-time.Hour)}
+	a.key = newKey(tb)
 	tmpl := &x509.Certificate{
-		SerialNumber: serial(t), Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: serial(tb), Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &a.key.PublicKey, a.key)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	a.pem = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	return a
 }
 
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
+func newKey(tb testing.TB) *ecdsa.PrivateKey {
+	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return key
 }
 
-func serial(t testing.TB) *big.Int {
-	t.Helper()
+func serial(tb testing.TB) *big.Int {
+	tb.Helper()
 	n, err := rand.Int(rand.Reader, big.NewInt(1<<62))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return n
 }
@@ -67,40 +67,40 @@ func serial(t testing.TB) *big.Int {
 // Issue writes a certificate for name and its key, and returns the files. CA is
 // that of a itself.
 func (a *Authority) Issue(name string, until time.Time) (cert, key, ca string) {
-	a.t.Helper()
-	private := newKey(a.t)
+	a.tb.Helper()
+	private := newKey(a.tb)
 	uri, err := url.Parse("spiffe://cluster.local/ns/infer/sa/" + name)
 	if err != nil {
-		a.t.Fatal(err)
+		a.tb.Fatal(err)
 	}
 	tmpl := &x509.Certificate{
-		SerialNumber: serial(a.t), Subject: pkix.Name{CommonName: "cn-of-" + name},
+		SerialNumber: serial(a.tb), Subject: pkix.Name{CommonName: "cn-of-" + name},
 		DNSNames: []string{name}, URIs: []*url.URL{uri}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &private.PublicKey, a.key)
 	if err != nil {
-		a.t.Fatal(err)
+		a.tb.Fatal(err)
 	}
 	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
 	if err != nil {
-		a.t.Fatal(err)
+		a.tb.Fatal(err)
 	}
 	cert, key, ca = filepath.Join(a.Dir, name+".crt"), filepath.Join(a.Dir, name+".key"), filepath.Join(a.Dir, "ca.crt")
 	a.At = a.At.Add(time.Second)
-	writeAt(a.t, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), a.At)
-	writeAt(a.t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})), a.At)
-	writeAt(a.t, ca, a.pem, a.At)
+	writeAt(a.tb, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), a.At)
+	writeAt(a.tb, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})), a.At)
+	writeAt(a.tb, ca, a.pem, a.At)
 	return cert, key, ca
 }
 
-func writeAt(t testing.TB, path, text string, at time.Time) {
-	t.Helper()
+func writeAt(tb testing.TB, path, text string, at time.Time) {
+	tb.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := os.Chtimes(path, at, at); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }

@@ -40,6 +40,7 @@ func Follow[S fleet.Source](tb testing.TB, open func(log *testkit.Log) (S, error
 
 // Watching is for a store that the test itself has filled.
 func Watching(tb testing.TB, store *fleet.Store) *Following {
+	tb.Helper()
 	return &Following{Store: store, Log: new(testkit.Log), tb: tb}
 }
 

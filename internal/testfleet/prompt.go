@@ -16,11 +16,11 @@ type Prompt struct {
 // NewPrompt returns the prompt of n blocks that base tells apart from all others.
 func NewPrompt(base uint32, n int) *Prompt {
 	p := &Prompt{}
-	for i := range uint32(n * BlockSize) {
+	for i := range uint32(n) * BlockSize { //nolint:gosec // a handful
 		p.Tokens = append(p.Tokens, base*1000+i)
 	}
-	for i := range n {
-		p.Hashes = append(p.Hashes, uint64(base)<<32|uint64(i))
+	for i := range uint64(n) { //nolint:gosec // as above
+		p.Hashes = append(p.Hashes, uint64(base)<<32|i)
 	}
 	p.Ours = kvindex.HashTokens(nil, 0, p.Tokens, BlockSize)
 	return p

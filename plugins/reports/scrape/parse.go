@@ -63,8 +63,8 @@ func sample(line []byte) (name []byte, value float64, ok bool) {
 		return nil, 0, false
 	}
 	rest := line[end:]
-	if end := bytes.LastIndexByte(rest, '}'); end >= 0 {
-		rest = rest[end+1:]
+	if labels := bytes.LastIndexByte(rest, '}'); labels >= 0 {
+		rest = rest[labels+1:]
 	}
 	text, _, _ := bytes.Cut(bytes.TrimSpace(rest), []byte(" "))
 	value, err := strconv.ParseFloat(string(text), 64)

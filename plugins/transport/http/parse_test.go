@@ -203,7 +203,7 @@ func TestRandomChunksAndSegments(t *testing.T) {
 		raw.WriteString("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
 		for rest := body; rest != ""; {
 			n := min(len(rest), 1+rng.IntN(1+rng.IntN(20000)))
-			raw.WriteString(fmt.Sprintf("%x\r\n%s\r\n", n, rest[:n]))
+			fmt.Fprintf(&raw, "%x\r\n%s\r\n", n, rest[:n])
 			rest = rest[n:]
 		}
 		raw.WriteString("0\r\n\r\n")
