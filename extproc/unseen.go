@@ -69,6 +69,7 @@ func (x *exchange) number() {
 	p := reports.Pick{
 		Ref:    reports.Ref{Picker: id, Pick: x.pickNumber},
 		Prompt: x.dec.PromptTokens, Miss: x.dec.MissTokens, Added: x.dec.AddedTokens,
+		Trail: reports.Trail(x.dec.Trail()),
 	}
 	x.route.pick = p.Append(x.route.pick[:0])
 }

@@ -71,6 +71,7 @@ func (x *exchange) fly(d *picker.Decision) {
 	p := x.picked
 	if !x.direct {
 		p.Prompt, p.Miss, p.Added = d.PromptTokens, d.MissTokens, d.AddedTokens
+		x.flight.Leaves(reports.Trail(d.Trail()))
 	}
 	if d.Prefill != nil || x.paired {
 		p.Miss = 0 // it is the prefill worker's
@@ -85,7 +86,7 @@ func (x *exchange) flyPrefill(d *picker.Decision) *reports.Flight {
 		return nil
 	}
 	p := x.picked
-	p.Pick = 0 // the decode leg tells of the request
+	p.Pick, p.Trail = 0, reports.Trail{} // the decode leg tells of the request
 	if !x.direct {
 		p.Prompt, p.Miss = d.PromptTokens, d.MissTokens
 	}

@@ -317,6 +317,7 @@ type Picker struct {
 	nodes     nodePool
 	records   recordPool
 	ring      ring
+	trails    trails
 }
 
 // New returns a picker over the given fleet, index and circuits. It exports its
@@ -376,6 +377,7 @@ func (p *Picker) configure(cfg Config) {
 	}
 	for _, s := range [...]*selection{&p.sel, &p.pre} {
 		s.caps, s.latency, s.turns, s.second = &p.cfg.Caps, &p.cfg.Latency, &p.turn, p.shadow
+		s.trails = &p.trails
 	}
 }
 

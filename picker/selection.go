@@ -19,6 +19,7 @@ type selection struct {
 	second  *policy          // the shadow; nil for none
 	latency *Latency
 	turns   *uint64 // picks so far
+	trails  *trails // what other replicas have sent where
 	scratch []kvindex.Scratch
 	caps    *Caps
 	left    int     // eligible rows
@@ -116,6 +117,7 @@ const faintest = 1e-3
 
 func (s *selection) lookup(index *kvindex.Index) {
 	s.total, s.anyHit, s.anyMode = 0, false, false
+	s.trails.begin()
 	if len(s.scratch) < len(s.lists) {
 		s.scratch = append(s.scratch, make([]kvindex.Scratch, len(s.lists)-len(s.scratch))...)
 	}
@@ -124,6 +126,7 @@ func (s *selection) lookup(index *kvindex.Index) {
 		s.total = max(s.total, float64(len(b.Hashes)*b.Size))
 		if s.steer && len(b.Hashes) > 0 {
 			index.Lookup(b.Hashes, &s.scratch[j])
+			s.trails.find(b)
 		}
 	}
 }
@@ -151,7 +154,7 @@ func (s *selection) overlap(i int, t *target, limit int) {
 	s.promised[i] = 0
 	if j := listFor(s.lists, s.approx, t.size); s.steer && j >= 0 && len(s.lists[j].Hashes) > 0 {
 		size = s.lists[j].Size
-		depth := s.scratch[j].Depth(t.in)
+		depth := max(s.scratch[j].Depth(t.in), s.trails.depth(t, size))
 		hit = depth
 		if depth > 0 && t.pending+int(t.external.now.Waiting) >= limit {
 			hit = s.real(j, t, depth)
@@ -164,8 +167,9 @@ func (s *selection) overlap(i int, t *target, limit int) {
 }
 
 // real returns how many of the depth leading blocks of list j that t is believed
-// to hold are more than promised.
+// to hold are more than promised. What other replicas have sent is no more.
 func (s *selection) real(j int, t *target, depth int) int {
+	depth = min(depth, s.scratch[j].Depth(t.in))
 	if t.pending == 0 || depth == 0 {
 		return depth
 	}

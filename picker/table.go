@@ -233,6 +233,7 @@ func (p *Picker) refresh(now time.Time) {
 	p.visit(now)
 	p.fadeExternal(now)
 	p.dropScraped(now)
+	p.trails.expire(now)
 	p.suppose(now)
 	p.readSizes(tab)
 }

@@ -28,6 +28,7 @@ type target struct {
 	plains   int64  // these requests
 	recent   float64
 	external external // what others have in flight on it
+	foretold foretold // what they have sent it of the prompt at hand
 	led      ledger
 
 	queue      float64 // te of the pending ones

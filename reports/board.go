@@ -12,6 +12,11 @@ import (
 type Sink interface {
 	// Others says what a worker's rank has in flight that is not this picker's.
 	Others(worker string, rank int, o Other)
+	// Sent says that another picker has sent a request to a worker.
+	Sent(s *Sent, at time.Time)
+	// Settled says that such a request has had its first token, or has ended, or moved,
+	// without. The same may be told more than once.
+	Settled(ref Ref, began bool, at time.Time)
 	// First says that a request of this picker has had its first token.
 	First(pick uint64, at time.Time)
 	// Done says that a request of this picker has ended, or has left the worker that
@@ -228,14 +233,23 @@ func (b *Board) tell(now time.Time, r *Report, changes []change) {
 		c := &changes[i]
 		b.sink.Others(c.id, c.rank, c.Other)
 	}
+	for i := range r.Sent {
+		if r.Sent[i].Picker != b.me {
+			b.sink.Sent(&r.Sent[i], now)
+		}
+	}
 	for i := range r.First {
 		if r.First[i].Picker == b.me {
 			b.sink.First(r.First[i].Pick, now)
+		} else {
+			b.sink.Settled(r.First[i], true, now)
 		}
 	}
 	for i := range r.Done {
 		if r.Done[i].Picker == b.me {
 			b.sink.Done(&r.Done[i], now)
+		} else {
+			b.sink.Settled(r.Done[i].Ref, false, now)
 		}
 	}
 }

@@ -68,6 +68,16 @@ type Ref struct {
 	Pick   uint64 // the picker's number of it
 }
 
+// Sent is a pick that is on its way to where its picker wants it: news for the other
+// pickers, none of which knows yet what the worker's cache will have.
+type Sent struct {
+	Ref
+
+	Worker string
+	Rank   int // -1 for a worker without ranks
+	Trail  Trail
+}
+
 // Done is how a request that a picker sent has ended.
 type Done struct {
 	Ref
@@ -94,6 +104,7 @@ type Report struct {
 	Full   bool          // a worker that is not named has nothing in flight here
 
 	Workers []Worker
+	Sent    []Sent
 	First   []Ref    // requests that have had their first token
 	Done    []Done   // requests that have ended
 	Pickers []string // those who listen to this forwarder directly

@@ -15,6 +15,7 @@ type Flight struct {
 	began  time.Time
 	first  bool
 	whole  bool // the answer comes in one piece
+	spread bool // the other pickers are told of the prompt
 	closed bool
 }
 
@@ -45,8 +46,20 @@ func (f *Flight) At(now time.Time, worker string, rank int, theirs bool) {
 		f.name = f.pick.Picker
 	}
 	f.name = f.on.count(f.name, f.load, 1, now)
+	if theirs && !f.spread && f.pick.Trail.N > 0 {
+		f.spread = true
+		t.sent = bounded(t.sent, Sent{Ref: f.pick.Ref, Worker: worker, Rank: rank, Trail: f.pick.Trail})
+	}
 	t.mu.Unlock()
 	t.wake()
+}
+
+// Leaves says what prompt the request has, where its picker did not. It is to be called
+// before At.
+func (f *Flight) Leaves(tr Trail) {
+	if f != nil {
+		f.pick.Trail = tr
+	}
 }
 
 // leave takes the request from where it counts, with mu held.

@@ -195,6 +195,7 @@ type sink struct {
 	rates  map[string]float64
 	first  []uint64
 	done   []uint64
+	news   []string // of others' picks
 }
 
 func newSink() *sink { return &sink{others: map[string]reports.Load{}, rates: map[string]float64{}} }
@@ -203,9 +204,15 @@ func (s *sink) Others(worker string, rank int, o reports.Other) {
 	k := fmt.Sprint(worker, rank)
 	s.others[k], s.rates[k] = o.Load, o.Rate
 }
-func (s *sink) First(pick uint64, _ time.Time)    { s.first = append(s.first, pick) }
-func (s *sink) Done(d *reports.Done, _ time.Time) { s.done = append(s.done, d.Pick) }
-func (s *sink) requests(worker string) (n int)    { return s.others[worker+"-1"].Requests }
+func (s *sink) Sent(x *reports.Sent, _ time.Time) {
+	s.news = append(s.news, fmt.Sprintf("%s %d to %s/%d: %d blocks", x.Picker, x.Pick, x.Worker, x.Rank, x.Trail.Blocks))
+}
+func (s *sink) Settled(ref reports.Ref, began bool, _ time.Time) {
+	s.news = append(s.news, fmt.Sprintf("%s %d settled %v", ref.Picker, ref.Pick, began))
+}
+func (s *sink) First(pick uint64, _ time.Time)     { s.first = append(s.first, pick) }
+func (s *sink) Done(d *reports.Done, _ time.Time)  { s.done = append(s.done, d.Pick) }
+func (s *sink) requests(worker string) (n int)     { return s.others[worker+"-1"].Requests }
 func report(src string, seq uint64) *reports.Report {
 	return &reports.Report{Source: src, Seq: seq, Beat: time.Second}
 }
@@ -341,6 +348,51 @@ func TestConfigFaults(t *testing.T) {
 		c := reports.DefaultConfig()
 		if change(&c); c.Validate() == nil {
 			t.Errorf("%s: taken", name)
+		}
+	}
+}
+
+// A pick's trail goes from the header through the forwarder's report to the other
+// pickers, once, and only from where the picker wanted the request.
+func TestTheOtherPickersHearOfAPick(t *testing.T) {
+	p := pick("A", 7, 100, 100)
+	p.Trail = reports.Trail{Size: 16, Blocks: 75, N: 3, Hashes: [reports.MaxMarks]uint64{1 << 63, 2, 3}}
+	p = reports.ParsePick(string(p.Append(nil)))
+	if p.Trail.Blocks != 75 || p.Trail.Hashes != [reports.MaxMarks]uint64{1 << 63, 2, 3} {
+		t.Fatalf("by the header: %+v", p.Trail)
+	}
+	for name, theirs := range map[string]bool{"where its picker wants it": true, "elsewhere": false} {
+		tally, s := reports.NewTally(reports.DefaultConfig(), "f"), newSink()
+		b, own := reports.NewBoard("B", s), newSink()
+		mine := reports.NewBoard("A", own)
+		f := tally.Open(p)
+		f.At(t0, "w1", 2, theirs)
+		f.At(t0, "w1", 2, theirs) // its forwarder tries again
+		for range 2 {
+			r := collect(t, tally, t0)
+			b.Take(t0, reports.ViaBroker, r)
+			mine.Take(t0, reports.ViaBroker, r)
+			f.First(t0)
+		}
+		want := "[A 7 to w1/2: 75 blocks A 7 settled true]"
+		if !theirs {
+			want = "[]"
+		}
+		if got := fmt.Sprint(s.news); got != want || len(own.news) > 0 {
+			t.Errorf("%s: B hears %s, want %s; A hears %v of itself", name, got, want, own.news)
+		}
+	}
+}
+
+func TestTrailsThatAreNone(t *testing.T) {
+	long := pick(strings.Repeat("x", reports.MaxID), 1<<40, 1<<25, 1<<25)
+	long.Trail = reports.Trail{Size: 16, Blocks: 1000, N: reports.MaxMarks}
+	if got := reports.ParsePick(string(long.Append(nil))); got.Picker != long.Picker || got.Pick != 1<<40 || got.Trail.N != 0 {
+		t.Errorf("beside a long ID a trail is left out, and the rest is not: %+v", got)
+	}
+	for _, tail := range []string{";s=16;b=3;h=!!", ";s=16;b=3;h=AAAA", ";s=0;b=3;h=AAAAAAAAAAE", ";b=3;h=AAAAAAAAAAE", ";s=16;b=3;h=" + strings.Repeat("A", 90), ";h=", ";s=16;b=3"} {
+		if got := reports.ParsePick("A;n=7" + tail); got.Trail.N != 0 || got.Pick != 7 {
+			t.Errorf("%q: %+v", tail, got)
 		}
 	}
 }

@@ -31,6 +31,7 @@ type Tally struct {
 	mu      sync.Mutex
 	workers map[key]*entry
 	seq     uint64
+	sent    []Sent
 	first   []Ref
 	done    []Done
 	told    []recalled // ends told already, oldest first
@@ -175,7 +176,7 @@ func (t *Tally) beat(now time.Time) time.Duration {
 func (t *Tally) Collect(now time.Time, r *Report) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r.Workers, r.First, r.Done = r.Workers[:0], r.First[:0], r.Done[:0]
+	r.Workers, r.Sent, r.First, r.Done = r.Workers[:0], r.Sent[:0], r.First[:0], r.Done[:0]
 	if r.Full = t.full; r.Full {
 		t.forgetTold(now)
 		for i := range t.told {
@@ -203,6 +204,7 @@ func (t *Tally) Collect(now time.Time, r *Report) bool {
 		}
 		return a.Rank - b.Rank
 	})
+	r.Sent = append(r.Sent, t.sent...)
 	r.First = append(r.First, t.first...)
 	for i := range t.done {
 		r.Done = append(r.Done, t.done[i])
@@ -211,8 +213,8 @@ func (t *Tally) Collect(now time.Time, r *Report) bool {
 	if extra := len(t.told) - maxNews; extra > 0 {
 		t.told = slices.Delete(t.told, 0, extra)
 	}
-	t.first, t.done, t.full = t.first[:0], t.done[:0], false
-	if !r.Full && len(r.Workers)+len(r.First)+len(r.Done) == 0 {
+	t.sent, t.first, t.done, t.full = t.sent[:0], t.first[:0], t.done[:0], false
+	if !r.Full && len(r.Workers)+len(r.Sent)+len(r.First)+len(r.Done) == 0 {
 		return false
 	}
 	t.seq++

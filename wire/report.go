@@ -38,6 +38,7 @@ type reportJSON struct {
 	Beat    int64        `json:"beat_ms"`
 	Full    bool         `json:"full,omitempty"`
 	Workers []workerJSON `json:"workers,omitempty"`
+	Sent    []sentJSON   `json:"sent,omitempty"`
 	First   []refJSON    `json:"first,omitempty"`
 	Done    []doneJSON   `json:"done,omitempty"`
 	Pickers []string     `json:"pickers,omitempty"`
@@ -57,6 +58,16 @@ type workerJSON struct {
 type refJSON struct {
 	Picker string `json:"p"`
 	Pick   uint64 `json:"n"`
+}
+
+type sentJSON struct {
+	refJSON
+
+	Worker string `json:"id"`
+	Rank   *int   `json:"rank,omitempty"`
+	Size   int    `json:"size"`
+	Blocks int    `json:"blocks"`
+	Marks  string `json:"marks"`
 }
 
 type doneJSON struct {
@@ -95,6 +106,14 @@ func AppendReport(dst []byte, r *reports.Report) ([]byte, error) {
 			out.Work = &[2]float64{math.Round(w.Work.Tokens), math.Round(w.Work.Millis*1000) / 1000}
 		}
 		j.Workers = append(j.Workers, out)
+	}
+	for i := range r.Sent {
+		s := &r.Sent[i]
+		out := sentJSON{refJSON: refJSON(s.Ref), Worker: s.Worker, Size: s.Trail.Size, Blocks: s.Trail.Blocks, Marks: s.Trail.Marks()}
+		if s.Rank >= 0 {
+			out.Rank = &s.Rank
+		}
+		j.Sent = append(j.Sent, out)
 	}
 	for _, ref := range r.First {
 		j.First = append(j.First, refJSON(ref))
@@ -159,6 +178,16 @@ func DecodeReport(b []byte) (*reports.Report, error) {
 			return nil, err
 		}
 		r.Workers = append(r.Workers, w)
+	}
+	for i := range j.Sent {
+		s := &j.Sent[i]
+		sent := reports.Sent{Ref: reports.Ref(s.refJSON), Worker: s.Worker, Rank: -1, Trail: reports.ParseTrail(s.Size, s.Blocks, s.Marks)}
+		if s.Rank != nil {
+			sent.Rank = max(-1, *s.Rank)
+		}
+		if sent.Trail.N > 0 && reports.ValidID(sent.Picker) {
+			r.Sent = append(r.Sent, sent)
+		}
 	}
 	for _, ref := range j.First {
 		r.First = append(r.First, reports.Ref(ref))

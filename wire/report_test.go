@@ -20,6 +20,9 @@ func sample() *reports.Report {
 			{ID: "10.0.0.1:30000", Rank: -1, Total: load, ByPicker: map[string]reports.Load{"epp-0.1": load}, Work: reports.Work{Tokens: 16000, Millis: 1000.5}},
 			{ID: "10.0.0.2:30000", Rank: 0},
 		},
+		Sent: []reports.Sent{
+			{Ref: reports.Ref{Picker: "epp-0.1", Pick: 11}, Worker: "10.0.0.2:30000", Rank: 0, Trail: reports.Trail{Size: 16, Blocks: 75, N: 2, Hashes: [reports.MaxMarks]uint64{1 << 63, 7}}},
+		},
 		First: []reports.Ref{{Picker: "epp-0.1", Pick: 9}},
 		Done: []reports.Done{
 			{Ref: reports.Ref{Picker: "epp-0.1", Pick: 7}, RequestID: "r-1", Receipt: "m1@10.0.0.1:30000;ok", Status: 200, First: 120 * time.Millisecond, Took: time.Second, Prompt: 1000, Cached: 0, Output: 12},

@@ -138,6 +138,16 @@ func External(o *reports.Other) picker.External {
 	}
 }
 
+// Sent tells the picker what another replica has sent where.
+func (c *Core) Sent(s *reports.Sent, at time.Time) {
+	c.Picker.Foretell(s.Worker, s.Rank, picker.Foreign(s.Ref), picker.Trail(s.Trail), at)
+}
+
+// Settled tells the picker that such a request has begun to be answered, or never will.
+func (c *Core) Settled(ref reports.Ref, began bool, at time.Time) {
+	c.Picker.Settled(picker.Foreign(ref), began, at)
+}
+
 // First passes on that a request has had its first token.
 func (c *Core) First(pick uint64, at time.Time) {
 	if d := c.loads.door.Load(); d != nil {

@@ -77,7 +77,7 @@ func Scale(ctx context.Context, args []string, out, log io.Writer) error {
 	}
 	rows := map[string]scaleRow{}
 	for _, n := range [...]int{1, 2, 4, 8} {
-		row, err := c.run(ctx, n)
+		row, err := c.run(ctx, n, log)
 		if err != nil {
 			return err
 		}
@@ -106,6 +106,16 @@ func (r *scaleReplica) Others(worker string, rank int, l reports.Other) {
 		Decoders: float64(l.Requests - l.Waiting), ContextTokens: float64(l.ContextTokens), ActiveTokens: float64(l.ActiveTokens), Rate: l.Rate,
 	}, l.At)
 }
+
+// Sent implements a part of [reports.Sink].
+func (r *scaleReplica) Sent(s *reports.Sent, at time.Time) {
+	r.picker.Foretell(s.Worker, s.Rank, picker.Foreign(s.Ref), picker.Trail(s.Trail), at)
+}
+
+// Settled implements a part of [reports.Sink].
+func (r *scaleReplica) Settled(ref reports.Ref, began bool, at time.Time) {
+	r.picker.Settled(picker.Foreign(ref), began, at)
+}
 func (*scaleReplica) First(uint64, time.Time)       {}
 func (*scaleReplica) Done(*reports.Done, time.Time) {}
 
@@ -115,8 +125,10 @@ type scaleWorker struct {
 	tally *reports.Tally
 
 	prefill sync.Mutex // one prompt at a time
+	truth   sync.Mutex // of what follows
 	have    map[uint64]bool
-	work    int // tokens prefilled
+	coming  map[uint64]int // ids of requests on their way, by how many have them
+	work    int            // tokens prefilled
 }
 
 // scaleRun is one run.
@@ -130,10 +142,11 @@ type scaleRun struct {
 
 	mu          sync.Mutex
 	asked, hits int // tokens
+	lost        lost
 	failed      error
 }
 
-func (c scaleConfig) run(ctx context.Context, n int) (scaleRow, error) {
+func (c scaleConfig) run(ctx context.Context, n int, log io.Writer) (scaleRow, error) {
 	dir, err := os.MkdirTemp("", "pointsman-scale")
 	if err != nil {
 		return scaleRow{}, fmt.Errorf("scale: %w", err)
@@ -158,6 +171,9 @@ func (c scaleConfig) run(ctx context.Context, n int) (scaleRow, error) {
 	if err := run.send(ctx); err != nil {
 		return scaleRow{}, err
 	}
+	if _, err := fmt.Fprintln(log, run.lost.String()); err != nil {
+		return scaleRow{}, err
+	}
 	return run.result(), run.failed
 }
 
@@ -169,7 +185,7 @@ func (s *scaleRun) start(ctx context.Context, url string, n int) error {
 	cfg := reports.DefaultConfig()
 	cfg.Interval = s.report
 	for i := range s.scaleConfig.workers {
-		w := &scaleWorker{id: fmt.Sprintf("10.0.0.%d:30000", i+1), have: map[uint64]bool{}}
+		w := &scaleWorker{id: fmt.Sprintf("10.0.0.%d:30000", i+1), have: map[uint64]bool{}, coming: map[uint64]int{}}
 		w.tally = reports.NewTally(cfg, fmt.Sprintf("forwarder-%d", i))
 		link, err := natsreports.New(broker.Config{Server: url}, nil, w.tally.Refresh, log)
 		if err != nil {
@@ -256,7 +272,9 @@ func tokensOf(ids []uint64) []uint32 {
 func (s *scaleRun) call(i int, ids []uint64) {
 	r := s.replicas[i%len(s.replicas)]
 	tokens := tokensOf(ids)
+	best := s.best(ids)
 	req := &picker.Request{ID: strconv.Itoa(i), Model: "m", Tokens: len(tokens), Reason: "exact", Blocks: []kvindex.Blocks{{Size: idTokens, Hashes: kvindex.HashTokens(nil, 0, tokens, idTokens)}}}
+	believed := r.believed(req.Blocks[0].Hashes)
 	d, err := r.picker.Pick(time.Now(), req)
 	if err != nil {
 		s.mu.Lock()
@@ -265,9 +283,11 @@ func (s *scaleRun) call(i int, ids []uint64) {
 		return
 	}
 	w := s.workers[d.Worker.ID]
-	f := w.tally.Open(reports.Pick{Ref: reports.Ref{Picker: r.id, Pick: uint64(i + 1)}, Prompt: d.PromptTokens, Miss: d.MissTokens, Added: d.AddedTokens})
+	w.expect(ids, 1)
+	f := w.tally.Open(reports.Pick{Ref: reports.Ref{Picker: r.id, Pick: uint64(i + 1)}, Prompt: d.PromptTokens, Miss: d.MissTokens, Added: d.AddedTokens, Trail: reports.Trail(d.Trail())})
 	f.At(time.Now(), w.id, -1, true)
 	hit := s.serve(w, ids, tokens)
+	w.expect(ids, -1)
 	now := time.Now()
 	f.First(now)
 	d.FirstToken(now)
@@ -277,6 +297,7 @@ func (s *scaleRun) call(i int, ids []uint64) {
 	d.Done(now, breaker.Success)
 	s.mu.Lock()
 	s.asked, s.hits = s.asked+len(tokens), s.hits+hit*idTokens
+	s.lost.count(len(ids), best, believed, d.HitTokens/idTokens, hit)
 	s.mu.Unlock()
 }
 
@@ -285,18 +306,22 @@ func (s *scaleRun) call(i int, ids []uint64) {
 func (s *scaleRun) serve(w *scaleWorker, ids []uint64, tokens []uint32) (hit int) {
 	w.prefill.Lock()
 	defer w.prefill.Unlock()
+	w.truth.Lock()
 	for hit < len(ids) && w.have[ids[hit]] {
 		hit++
 	}
+	w.truth.Unlock()
 	fresh := ids[hit:]
 	time.Sleep(time.Duration(len(fresh)) * s.piece)
 	w.work += len(fresh) * idTokens
 	if len(fresh) == 0 {
 		return hit
 	}
+	w.truth.Lock()
 	for _, id := range fresh {
 		w.have[id] = true
 	}
+	w.truth.Unlock()
 	ev := kvindex.Event{Kind: kvindex.Stored, Tokens: tokens[hit*idTokens:], BlockSize: idTokens}
 	for _, id := range fresh {
 		ev.Hashes = append(ev.Hashes, id+1)
