@@ -28,6 +28,16 @@ func (s sink) Others(worker string, rank int, o reports.Other) {
 	s.p.SetExternal(worker, rank, assemble.External(&o), o.At)
 }
 
+// Sent implements a part of [reports.Sink].
+func (s sink) Sent(x *reports.Sent, at time.Time) {
+	s.p.Foretell(x.Worker, x.Rank, picker.Foreign(x.Ref), picker.Trail(x.Trail), at)
+}
+
+// Settled implements a part of [reports.Sink].
+func (s sink) Settled(ref reports.Ref, began bool, at time.Time) {
+	s.p.Settled(picker.Foreign(ref), began, at)
+}
+
 // First implements a part of [reports.Sink].
 func (sink) First(uint64, time.Time) {}
 
