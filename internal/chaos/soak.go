@@ -31,7 +31,7 @@ type SoakReport struct {
 // The bounds of a soak: what grew by more is a leak.
 const (
 	goroutineSlack  = 2
-	descriptorSlack = 8 // kept connections come and go
+	descriptorSlack = 16 // kept connections come and go: two for each worker
 	heapSlackMB     = 8
 	settleAtMost    = 30 * time.Second // until kept connections and retries have come to rest
 )
