@@ -60,6 +60,7 @@ func (r *rig) run(m *testing.M) (int, error) {
 		defer os.RemoveAll(r.bin)
 		build := exec.Command("go", "build", "-o", r.bin+"/", "./cmd/epp", "./cmd/forwarder", "./cmd/simworker", "./cmd/pointsman")
 		build.Dir = r.root
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as they are shipped
 		if out, err := build.CombinedOutput(); err != nil {
 			return 1, fmt.Errorf("build: %w\n%s", err, out)
 		}
