@@ -173,8 +173,16 @@ func (c *Certs) reload() error {
 		return err
 	}
 	c.good, c.stamp = fresh, now
+	if left := time.Until(fresh.expires); fresh.cert != nil && left < soon {
+		c.log.Warn("a certificate has ended or ends soon; who verifies it then refuses the connection",
+			slog.String("cert", c.name), slog.String("file", c.files.Cert), slog.Time("ends", fresh.expires), slog.Duration("left", left.Round(time.Second)))
+	}
 	return nil
 }
+
+// soon is the time before the end of a certificate from which reading it is worth a
+// warning (failover S5).
+const soon = 24 * time.Hour
 
 func (f Files) load() (*loaded, error) {
 	out := &loaded{}

@@ -223,3 +223,16 @@ func TestFilesThatCannotServe(t *testing.T) {
 		}
 	}
 }
+
+func TestACertificateThatEndsSoonIsSaidWhenItIsRead(t *testing.T) {
+	a := testfleet.NewAuthority(t)
+	for left, want := range map[time.Duration]int{-time.Minute: 1, 23 * time.Hour: 1, 25 * time.Hour: 0} {
+		log := new(bytes.Buffer)
+		if _, err := trust.OpenCerts("clients", issue(a, "server", time.Now().Add(left)), slog.New(slog.NewTextHandler(log, nil))); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(log.String(), "level=WARN msg=\"a certificate has ended or ends soon"); got != want {
+			t.Errorf("%v before its end: said %d times, want %d: %s", left, got, want, log)
+		}
+	}
+}

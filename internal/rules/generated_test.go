@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
@@ -19,6 +20,7 @@ import (
 	"pointsman/extproc"
 	"pointsman/forward"
 	"pointsman/internal/assemble"
+	"pointsman/internal/testfleet"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the generated pages instead of comparing them")
@@ -70,8 +72,9 @@ func programs(t *testing.T) map[string][]assemble.Series {
 	if err := os.WriteFile(file, []byte("workers: []\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	certs, keys := secrets(t)
 	core := func(prog config.Program, args ...string) *assemble.Core {
-		args = append(args, "--discovery-backend", "static", "--static-file", file, "--kv-event-transport", "zmq")
+		args = append(args, "--cert-path", certs, "--direct-trust", "hmac", "--direct-key-file", keys, "--discovery-backend", "static", "--static-file", file, "--kv-event-transport", "zmq")
 		cfg, err := config.Parse(prog, args, func(string) (string, bool) { return "", false }, io.Discard)
 		if err != nil {
 			t.Fatal(err)
@@ -83,6 +86,15 @@ func programs(t *testing.T) map[string][]assemble.Series {
 		return c
 	}
 	epp, fwd := core(config.EPP), core(config.Forwarder, "--request-transport", "nats")
+	tickets, err := fwd.Tickets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]*assemble.Core{"ext-proc": epp, "clients": fwd} {
+		if _, err = c.ListenTLS(name); err != nil {
+			t.Fatal(err)
+		}
+	}
 	door, err := extproc.New(epp.Config.ExtProc, extproc.Deps{Picker: epp.Picker, Preparer: epp.Preparer(), Store: epp.Store, Log: log})
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +105,7 @@ func programs(t *testing.T) map[string][]assemble.Series {
 	}
 	relay, err := forward.New(fwd.Config.Forward, forward.Deps{
 		Picker: fwd.Picker, Store: fwd.Store, Preparer: fwd.Preparer, Log: log,
-		Transports: transports,
+		Transports: transports, Tickets: tickets,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -110,6 +122,27 @@ func programs(t *testing.T) map[string][]assemble.Series {
 		}
 	}
 	return out
+}
+
+// secrets makes a directory of a certificate, and a file of ticket keys: what is
+// secured has series of its own.
+func secrets(t *testing.T) (certs, keys string) {
+	t.Helper()
+	cert, key, _ := testfleet.NewAuthority(t).Issue("any", time.Now().Add(time.Hour))
+	certs, keys = t.TempDir(), filepath.Join(t.TempDir(), "keys")
+	for from, to := range map[string]string{cert: "tls.crt", key: "tls.key"} {
+		data, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(certs, to), data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(keys, []byte(strings.Repeat("k", 64)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return certs, keys
 }
 
 func metricsPage(t *testing.T) string {
