@@ -23,6 +23,7 @@ func (c *Config) reportRows() []setting {
 		stale,
 		unseen,
 		row("warm-timeout-s", EPP, "longest wait, before this replica says ready, for the reports and cache events that it has missed; 0 does not wait", seconds(&r.WarmTimeout, 0, time.Hour)),
+		row("warm-peers", EPP, "where other replicas serve their metrics, host:port with commas; a name is all its addresses, such as a headless Service's. A new replica asks one of them, with --admin-token, what prompts are where, and each answers; empty for neither", stringValue(&r.Peers)),
 		row("scrape-engines", EPP, "ask the engines of workers whose forwarders do not report for their queue, every 250 ms to 5 s", boolValue(&r.Scrape)),
 	}
 }

@@ -64,6 +64,7 @@ func (d *Decision) FirstToken(now time.Time) {
 		}
 		if l.seen(now); l.hold() {
 			told = append(told, *l)
+			p.memories.add(l, now)
 		}
 		if i > 0 {
 			p.giveBack(now, l, true)

@@ -318,6 +318,7 @@ type Picker struct {
 	records   recordPool
 	ring      ring
 	trails    trails
+	memories  memories
 }
 
 // New returns a picker over the given fleet, index and circuits. It exports its

@@ -148,12 +148,12 @@ func (p *Picker) Settled(ref Foreign, began bool, now time.Time) {
 	f.until = now.Add(presentTTL).UnixNano()
 }
 
-func (s *trails) add(f foreign, now time.Time) {
+func (s *trails) add(f foreign, now time.Time) (at uint32) {
 	if s.marks == nil {
 		s.all = make([]foreign, maxTrails)
 		s.marks, s.refs = map[kvindex.Hash][]uint32{}, map[Foreign]uint32{}
 	}
-	at := uint32(s.next) //nolint:gosec // below maxTrails
+	at = uint32(s.next) //nolint:gosec // below maxTrails
 	s.next = (s.next + 1) % maxTrails
 	s.drop(at)
 	f.until = now.Add(namelessTTL).UnixNano()
@@ -166,6 +166,7 @@ func (s *trails) add(f foreign, now time.Time) {
 	for _, h := range f.Hashes[:f.N] {
 		s.marks[h] = append(s.marks[h], at)
 	}
+	return at
 }
 
 func (s *trails) drop(at uint32) {

@@ -3,6 +3,8 @@ package reports
 import (
 	"errors"
 	"fmt"
+	"net"
+	"strings"
 	"time"
 )
 
@@ -34,6 +36,10 @@ type Config struct {
 	// forwarders' reports and the KV events that it has missed. 0 does not wait.
 	// Default 10 s.
 	WarmTimeout time.Duration
+	// Peers is where other replicas of an endpoint picker serve their metrics, host:port
+	// with commas; a name is all its addresses, such as a headless Service's. A new
+	// replica asks one for what prompts are where. "" asks nobody. Default "".
+	Peers string
 	// Scrape asks the engines of workers whose forwarders do not report. Default true.
 	Scrape bool
 }
@@ -55,6 +61,10 @@ func (c Config) Validate() error {
 	check(c.Interval >= time.Millisecond && c.Interval <= 10*time.Second, "interval %v: want 1ms to 10s", c.Interval)
 	check(c.Heartbeat >= c.Interval && c.Heartbeat <= time.Minute, "heartbeat %v: want the interval, %v, to 1m", c.Heartbeat, c.Interval)
 	check(c.IdleHeartbeat >= 0 && c.IdleHeartbeat <= time.Minute, "idle heartbeat %v: want 0 (as the other) to 1m", c.IdleHeartbeat)
+	for peer := range strings.SplitSeq(c.Peers, ",") {
+		_, port, err := net.SplitHostPort(strings.TrimSpace(peer))
+		check(c.Peers == "" || err == nil && port != "", "peer %q: want host:port", peer)
+	}
 	check(c.WarmTimeout >= 0 && c.WarmTimeout <= time.Hour, "warm timeout %v: want 0 (do not wait) to 1h", c.WarmTimeout)
 	return errors.Join(errs...)
 }

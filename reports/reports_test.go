@@ -210,9 +210,9 @@ func (s *sink) Sent(x *reports.Sent, _ time.Time) {
 func (s *sink) Settled(ref reports.Ref, began bool, _ time.Time) {
 	s.news = append(s.news, fmt.Sprintf("%s %d settled %v", ref.Picker, ref.Pick, began))
 }
-func (s *sink) First(pick uint64, _ time.Time)     { s.first = append(s.first, pick) }
-func (s *sink) Done(d *reports.Done, _ time.Time)  { s.done = append(s.done, d.Pick) }
-func (s *sink) requests(worker string) (n int)     { return s.others[worker+"-1"].Requests }
+func (s *sink) First(pick uint64, _ time.Time)    { s.first = append(s.first, pick) }
+func (s *sink) Done(d *reports.Done, _ time.Time) { s.done = append(s.done, d.Pick) }
+func (s *sink) requests(worker string) (n int)    { return s.others[worker+"-1"].Requests }
 func report(src string, seq uint64) *reports.Report {
 	return &reports.Report{Source: src, Seq: seq, Beat: time.Second}
 }

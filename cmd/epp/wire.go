@@ -68,7 +68,7 @@ func serve(ctx context.Context, core *assemble.Core) error {
 	if ports[2] != nil {
 		parts.Go("metrics", run.HTTP(ports[2], ops.Handler(ops.Deps{
 			Live: core.Live, Registry: core.Registry, Store: core.Store, Picker: core.Picker, Ready: core.Ready(ctx),
-			CacheBlocks: core.CacheBlocks, Gate: core.Gate, Drain: stop,
+			CacheBlocks: core.CacheBlocks, Peers: core.Peers(ctx), Gate: core.Gate, Drain: stop,
 		})))
 	}
 	return parts.Wait()

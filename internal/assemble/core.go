@@ -123,6 +123,10 @@ func New(cfg *config.Config, log *slog.Logger) (*Core, error) {
 	if board != nil {
 		rooms = append(rooms, board)
 	}
+	if cfg.Program == config.EPP && cfg.Reports.Peers != "" {
+		c.loads.peers = newPeers(c)
+		rooms = append(rooms, c.loads.peers)
+	}
 	return c, c.register(rooms)
 }
 
@@ -148,6 +152,9 @@ func (c *Core) Start(parts *run.Group) {
 	parts.Go("configuration", c.followConfig)
 	c.startLoads(parts)
 	c.startScrape(parts)
+	if c.loads.peers != nil {
+		parts.Go("other replicas", c.loads.peers.run)
+	}
 	if c.local != nil {
 		parts.Go("tokenizer", c.local.Run)
 		parts.Go("canaries", c.watchCanaries)

@@ -35,6 +35,7 @@ type loads struct {
 	door    atomic.Pointer[Ends] // who wants to know of the ends of requests
 	started time.Time
 	warm    atomic.Bool
+	peers   *peers // nil for none
 }
 
 // Ends is what is told how this picker's requests go on and end.
@@ -253,6 +254,9 @@ func (c *Core) cold(now time.Time) error {
 		if n := l.subs.Pending(); n > 0 {
 			return fmt.Errorf("warming up: %d forwarders have not told their load", n)
 		}
+	}
+	if l.peers != nil && !l.peers.asked.Load() {
+		return errors.New("warming up: no other replica has said yet what prompts are where")
 	}
 	if source, ok := c.events.(interface{ Behind() string }); ok {
 		if what := source.Behind(); what != "" {

@@ -41,10 +41,16 @@ type Deps struct {
 	Gate  *admission.Gate
 	Drain func()
 
+	// Peers answers other replicas at PeersPath; nil, no such path.
+	Peers http.Handler
+
 	// Requests answers GET /requests/ID with the record of a request; nil where
 	// there are none.
 	Requests http.HandlerFunc
 }
+
+// PeersPath is where a replica is asked what prompts are where.
+const PeersPath = "/internal/prompts"
 
 // maxDryRun bounds the body of POST /debug/pick.
 const maxDryRun = 1 << 20
@@ -68,6 +74,9 @@ func Handler(d Deps) http.Handler {
 	mux.Handle("/config/", guard(d.Live.Current().AdminToken, admin(d)))
 	if d.Requests != nil {
 		mux.Handle("GET /requests/{id...}", guard(d.Live.Current().AdminToken, d.Requests))
+	}
+	if d.Peers != nil {
+		mux.Handle("GET "+PeersPath, guard(d.Live.Current().AdminToken, d.Peers))
 	}
 	mux.Handle("/debug/", guard(d.Live.Current().AdminToken, admin(d)))
 	if d.Gate != nil && d.Drain != nil {
