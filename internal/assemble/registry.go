@@ -33,7 +33,7 @@ func (r *Registry) Register(c prometheus.Collector) error {
 type Series struct{ Name, Type, Labels, Help string }
 
 // descLine takes a prometheus.Desc apart, whose fields are not exported.
-var descLine = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "((?:[^"\\]|\\.)*)", (?:unit: "[^"]*", )?constLabels: \{[^}]*\}, variableLabels: \{([^}]*)\}\}$`)
+var descLine = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "((?:[^"\\]|\\.)*)", (?:unit: "[^"]*", )?constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}\}$`)
 
 // Series lists what has been registered, by name.
 func (r *Registry) Series() ([]Series, error) {
@@ -46,11 +46,23 @@ func (r *Registry) Series() ([]Series, error) {
 			if m == nil {
 				return nil, fmt.Errorf("unreadable description %s", d)
 			}
-			out = append(out, Series{Name: m[1], Type: kind(c, m[1]), Labels: m[3], Help: m[2]})
+			out = append(out, Series{Name: m[1], Type: kind(c, m[1]), Labels: labels(m[3], m[4]), Help: m[2]})
 		}
 	}
 	slices.SortFunc(out, func(a, b Series) int { return strings.Compare(a.Name, b.Name) })
 	return slices.Compact(out), nil
+}
+
+// constant takes the value off a label of one.
+var constant = regexp.MustCompile(`="(?:[^"\\]|\\.)*"`)
+
+// labels joins the names of a series' labels, those whose values never change first.
+func labels(fixed, variable string) string {
+	names := constant.ReplaceAllString(fixed, "")
+	if names == "" || variable == "" {
+		return names + variable
+	}
+	return names + "," + variable
 }
 
 func kind(c prometheus.Collector, name string) string {
