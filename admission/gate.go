@@ -181,10 +181,3 @@ func (g *Gate) Drain() {
 		r = next
 	}
 }
-
-// Draining reports whether Drain was called.
-func (g *Gate) Draining() bool {
-	g.mu.Lock()
-	defer g.unlock()
-	return g.draining
-}

@@ -175,19 +175,6 @@ func (p Pass) Release() {
 	}
 }
 
-// Queued returns how long the request has waited.
-func (p Pass) Queued() time.Duration {
-	if p.g == nil {
-		return 0
-	}
-	p.g.mu.Lock()
-	defer p.g.unlock()
-	if p.r.gen != p.gen {
-		return 0
-	}
-	return p.r.queued
-}
-
 // FirstToken tells the adaptive limit that a stream's first token came at now.
 func (p Pass) FirstToken(now time.Time) {
 	if p.g != nil {

@@ -99,16 +99,6 @@ func (o Outcome) String() string {
 // transfer do.
 func (o Outcome) Fault() bool { return o >= Connect && o <= Transfer }
 
-// ParseOutcome returns the outcome with the given name, and whether there is one.
-func ParseOutcome(name string) (Outcome, bool) {
-	for o, known := range outcomeNames {
-		if name == known {
-			return Outcome(o), true
-		}
-	}
-	return Neutral, false
-}
-
 // tooManyRequests is HTTP's 429: this room does no I/O, so it knows no net/http.
 const tooManyRequests = 429
 

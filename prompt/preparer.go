@@ -7,16 +7,13 @@ import (
 	"pointsman/kvindex"
 )
 
-// Reason labels: what a request's hashes are worth, and why. The picker refines
-// some of them; the set is closed, so it is fit for a metric label.
+// Reason labels: what a request's hashes are worth, and why. The set is closed, so it is fit for a metric label.
 const (
 	ReasonExact       = "exact"        // hashes of the engine's own tokens
 	ReasonApprox      = "approx"       // no tokenizer: hashes of the text
 	ReasonShortPrompt = "short_prompt" // no full block
-	ReasonNoEvents    = "no_events"    // no worker tells what it holds
 	ReasonNoTokens    = "no_tokens"    // the tokenizer failed: hashes of the text
 	ReasonTooLong     = "too_long"     // longer than what is tokenized: hashes of the text
-	ReasonNoMatch     = "no_match"     // no worker holds a block of it
 	ReasonMultimodal  = "multimodal"   // tokens do not tell the images: hashes of text and image keys
 	ReasonOtherPath   = "other_path"   // not an API whose prompts are understood
 )

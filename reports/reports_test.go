@@ -204,9 +204,11 @@ func (s *sink) Others(worker string, rank int, o reports.Other) {
 	k := fmt.Sprint(worker, rank)
 	s.others[k], s.rates[k] = o.Load, o.Rate
 }
+
 func (s *sink) Sent(x *reports.Sent, _ time.Time) {
 	s.news = append(s.news, fmt.Sprintf("%s %d to %s/%d: %d blocks", x.Picker, x.Pick, x.Worker, x.Rank, x.Trail.Blocks))
 }
+
 func (s *sink) Settled(ref reports.Ref, began bool, _ time.Time) {
 	s.news = append(s.news, fmt.Sprintf("%s %d settled %v", ref.Picker, ref.Pick, began))
 }

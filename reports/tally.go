@@ -65,9 +65,6 @@ func NewTally(cfg Config, source string) *Tally {
 	return &Tally{cfg: cfg, source: source, workers: map[key]*entry{}, fresh: make(chan struct{}, 1), full: true}
 }
 
-// Source returns whose reports they are.
-func (t *Tally) Source() string { return t.source }
-
 // SetPickers makes reports name those who listen directly. It is to be called
 // before Run.
 func (t *Tally) SetPickers(f func() []string) { t.pickers = f }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 )
 
 // maxConfig bounds the files that Load reads, in bytes.
@@ -70,21 +69,8 @@ func NewSet(sources map[string]string, special []Special) (*Set, error) {
 	return s, nil
 }
 
-// Names lists the templates, sorted.
-func (s *Set) Names() []string {
-	names := make([]string, 0, len(s.templates))
-	for name := range s.templates {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // Template returns the template of a name, such as "rag", or nil.
 func (s *Set) Template(name string) *Template { return s.templates[name] }
-
-// Special returns the tokens that the templates see as variables. Do not change it.
-func (s *Set) Special() []Special { return s.special }
 
 // For returns the template that transformers takes for an input: tool_use when
 // there are tools and such a template, else default. A set without either has none:

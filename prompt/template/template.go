@@ -19,7 +19,6 @@ type Template struct {
 	special []Special
 
 	vllm, sglang ContentFormat
-	usesTools    bool
 	pool         *pool
 }
 
@@ -64,17 +63,10 @@ func Parse(name, source string) (t *Template, err error) {
 			rs.fail(0, "the function 'lipsum'")
 		}
 		t.globals[i], _ = globalFunc(n)
-		t.usesTools = t.usesTools || n == "tools"
 	}
 	t.detectFormats()
 	return t, nil
 }
-
-// Name is the name given to [Parse].
-func (t *Template) Name() string { return t.name }
-
-// UsesTools reports whether the template reads the variable tools.
-func (t *Template) UsesTools() bool { return t.usesTools }
 
 // Format is the content format that an engine's own detection gives the template.
 func (t *Template) Format(d Dialect) ContentFormat {

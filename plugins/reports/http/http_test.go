@@ -35,10 +35,10 @@ func (s *sink) Others(worker string, _ int, load reports.Other) {
 	defer s.mu.Unlock()
 	s.others[worker] = load.Requests
 }
-func (*sink) Sent(*reports.Sent, time.Time)  {}
+func (*sink) Sent(*reports.Sent, time.Time)        {}
 func (*sink) Settled(reports.Ref, bool, time.Time) {}
-func (*sink) First(uint64, time.Time)        {}
-func (*sink) Done(*reports.Done, time.Time)  {}
+func (*sink) First(uint64, time.Time)              {}
+func (*sink) Done(*reports.Done, time.Time)        {}
 
 func (s *sink) has(worker string, n int) bool {
 	s.mu.Lock()

@@ -185,9 +185,6 @@ func (l *Link) Publish(r *reports.Report) {
 	_ = nc.Publish(wire.ReportPrefix+wire.Token(r.Source), l.buffer)
 }
 
-// Connected reports whether there is a connection.
-func (l *Link) Connected() bool { return l.up.Load() != 0 }
-
 // Warm reports whether the forwarders on the broker have had the time to say what
 // they know.
 func (l *Link) Warm(now time.Time) bool {

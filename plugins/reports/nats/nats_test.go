@@ -26,9 +26,9 @@ func (s *sink) Others(worker string, _ int, load reports.Other) {
 	defer s.mu.Unlock()
 	s.others[worker] = load.Requests
 }
-func (*sink) Sent(*reports.Sent, time.Time)  {}
+func (*sink) Sent(*reports.Sent, time.Time)        {}
 func (*sink) Settled(reports.Ref, bool, time.Time) {}
-func (*sink) First(uint64, time.Time)        {}
+func (*sink) First(uint64, time.Time)              {}
 func (s *sink) Done(*reports.Done, time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
