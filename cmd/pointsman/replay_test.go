@@ -75,3 +75,11 @@ func TestReplayWritesAReportThatNeedsNoNetwork(t *testing.T) {
 		}
 	}
 }
+
+func TestReplayTellsWhatABurstGot(t *testing.T) {
+	out, err := run(t, "replay", "--generate", lab.SharedPrompt, "--requests", "120", "--workers", "2", "--loads", "85", "--policies", "least_latency", "--burst", "30@20m/2s,2048+512")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustSay(t, out, "least_latency at 85 % load: first tokens of the burst within ")
+}
