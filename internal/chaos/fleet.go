@@ -28,6 +28,7 @@ const (
 	pickers    = 2
 	lease      = 3 * time.Second
 	stopTime   = 20 * time.Second // for an orderly end of a picker
+	explained  = "32"             // picks that a program shows: of some seconds
 )
 
 // fleet is the running stack and what the faults and the judge need of it.
@@ -62,7 +63,7 @@ func startFleet(ctx context.Context, bin, envoy, dir string) (*fleet, error) {
 		Bin: bin, Envoy: envoy, Dir: dir, Workers: append(pairs, mixed...), Broker: &stack.BrokerConfig{}, Proxied: true,
 		EPPs: pickers, Lease: lease, Profiled: true,
 		EPPArgs:       []string{"--config", f.settings, "--drain-delay", "0.5", "--drain-timeout", "15"},
-		ForwarderArgs: []string{"--config", f.settings, "--stream-idle-timeout", "20", "--prefill-timeout", "10", "--pd-first-token-timeout", "10", "--nats-req-idle-timeout", "20"},
+		ForwarderArgs: []string{"--config", f.settings, "--stream-idle-timeout", "20", "--prefill-timeout", "10", "--pd-first-token-timeout", "10", "--nats-req-idle-timeout", "20", "--explain-ring", explained},
 	})
 	f.Stack = s
 	return f, err

@@ -114,7 +114,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (*history.History, map[s
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	parts.Go(func() { load.run(loading, cfg.Rate) })
-	parts.Go(func() { h.Samples = f.sample(loading) })
+	parts.Go(func() { h.Samples, h.Picks = f.sample(loading) })
 	b.run(ctx, plan, time.Now())
 	h.Healed = time.Now()
 	h.Settled = h.Healed.Add(cfg.Settle)

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -13,6 +14,7 @@ import (
 
 	"pointsman/internal/history"
 	"pointsman/internal/retry"
+	"pointsman/internal/stack"
 )
 
 // How often the programs are looked at. A forwarder's circuits are of consequence
@@ -34,20 +36,50 @@ const (
 	requestsEnd  = "infera_router_requests_total" // by outcome
 )
 
-// sample looks at how the programs see the workers until ctx is done.
-func (f *fleet) sample(ctx context.Context) []history.Sample {
+// sample looks at how the programs see the workers, and at what they pick, until ctx is
+// done.
+func (f *fleet) sample(ctx context.Context) ([]history.Sample, []history.Pick) {
 	var all []history.Sample
+	picks := map[string]history.Pick{}
 	for n := 0; retry.Sleep(ctx, sampleEvery); n++ {
-		for _, e := range f.EPPs {
-			all = append(all, f.look(ctx, history.Sample{Source: e.Name}, e.Admin))
-		}
-		for i, w := range f.Workers {
-			if (n+i)%forwardersEvery == 0 {
-				all = append(all, f.look(ctx, history.Sample{Source: w.Forwarder.Name, Beside: w.ID}, w.ForwarderAdmin))
+		for i, p := range f.programs() {
+			if i < len(f.EPPs) || (n+i)%forwardersEvery == 0 {
+				all = append(all, f.look(ctx, history.Sample{Source: p.name}, p.admin))
+				f.picks(ctx, p, picks)
 			}
 		}
 	}
-	return all
+	return all, slices.Collect(maps.Values(picks))
+}
+
+// picks adds the latest picks of a program that were made among several workers.
+func (f *fleet) picks(ctx context.Context, p program, all map[string]history.Pick) {
+	var page struct {
+		Picks []struct {
+			Time       time.Time `json:"time"`
+			RequestID  string    `json:"request_id"`
+			Chosen     string    `json:"chosen"`
+			Candidates []struct {
+				Worker   string `json:"worker_id"`
+				Excluded string `json:"excluded"`
+			} `json:"candidates"`
+		} `json:"picks"`
+	}
+	raw, err := stack.Get(ctx, f.client, p.admin+"/debug/picks")
+	if err != nil || json.Unmarshal(raw, &page) != nil {
+		return // it restarts
+	}
+	for _, one := range page.Picks {
+		pick := history.Pick{At: one.Time, Source: p.name, Request: one.RequestID, Worker: one.Chosen}
+		for _, c := range one.Candidates {
+			if c.Excluded == "tried" {
+				pick.Tried = append(pick.Tried, c.Worker)
+			}
+		}
+		if pick.Worker != "" && len(one.Candidates) > 1 {
+			all[fmt.Sprint(p.name, one.RequestID, one.Chosen, one.Time.UnixNano())] = pick
+		}
+	}
 }
 
 // look fills s with what a program says. One that does not answer, because it

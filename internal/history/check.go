@@ -159,12 +159,13 @@ func (r *Request) names(attempt string) bool {
 // prefill leg of a pair may be repeated: it computes nothing but a cache. And an
 // engine cannot know that the network took the answer that it has written: what
 // is lost before its first byte may be asked again of a mixed worker, but a
-// decode leg that was written is never repeated.
+// decode leg that was written is never repeated. Nor does an engine know that it was
+// given up before it is told.
 func oneCompletion(v *view, broken func(string, ...any)) {
 	for i := range v.Requests {
 		n := 0
 		for _, rc := range v.receipts[v.Requests[i].ID] {
-			if rc.Complete && rc.Leg != "prefill" && (rc.Leg == "decode" || !v.lost(rc)) {
+			if rc.Complete && rc.Leg != "prefill" && (rc.Leg == "decode" || !v.lost(rc) && !v.givenUp(&v.Requests[i], rc)) {
 				n++
 			}
 		}
@@ -172,6 +173,19 @@ func oneCompletion(v *view, broken func(string, ...any)) {
 			broken("%s: %d completed attempts", v.Requests[i].ID, n)
 		}
 	}
+}
+
+// givenUp reports whether the forwarder gave the attempt up for another one, and it
+// ended before the engine had to know.
+func (v *view) givenUp(r *Request, rc *Receipt) bool {
+	switch r.why(rc) {
+	case "blameless", "aborted", "idle_timeout", "first_token_timeout":
+	default:
+		return false
+	}
+	return slices.ContainsFunc(v.receipts[r.ID], func(next *Receipt) bool {
+		return next.Received.After(rc.Received) && rc.Ended.Before(next.Received.Add(v.limits.Abort))
+	})
 }
 
 // oneGeneration is I4: the text is the beginning of one attempt's tokens, in their

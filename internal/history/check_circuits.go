@@ -3,263 +3,159 @@ package history
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
-// openMeansOut is I8: whom a circuit leaves out gets nothing, but for one probe when
-// its cooldown is over. What was picked by an endpoint picker goes by the circuits of
-// these, of which any may have picked; what a forwarder has picked after a failure
-// goes by its own. When all circuits of a kind are open, one is tried anyway.
+// openMeansOut is I8: whom a program's circuit leaves out gets nothing that this program
+// has picked, but for one probe when the cooldown is over. When nobody else is left, one
+// that is open is tried anyway.
 func openMeansOut(v *view, broken func(string, ...any)) {
 	c := newCircuits(v)
-	for i := range v.Requests {
-		r := &v.Requests[i]
-		for _, rc := range v.receipts[r.ID] {
-			if v.late(rc, r.Sent) || v.struck("", r.Sent, rc.Received, "lease-loss", "kill") {
-				continue
-			}
-			sources, tried := c.pickers, []string(nil)
-			if !strings.HasSuffix(rc.Attempt, "1") {
-				if sources, tried = c.later(r, rc); sources == nil {
-					continue
-				}
-			}
-			if s, ok := c.shut(sources, rc.Worker, tried, r.Sent, rc.Received); ok {
-				broken("%s: attempt %s at %s, whose circuit was open until %s in the eyes of %s", rc.Request, rc.Attempt, rc.Worker,
-					s.until.Format(time.StampMilli), strings.Join(sources, " and "))
+	for i := range v.Picks {
+		p := &v.Picks[i]
+		rc := c.receipt(p)
+		if rc == nil || !c.someoneElse(p) {
+			continue
+		}
+		for _, w := range c.windows[p.Source][p.Worker] {
+			if w.from.Before(p.At) && w.until.After(p.At) {
+				broken("%s: attempt %s at %s, which %s picked although its circuit was open until %s", p.Request, rc.Attempt, p.Worker,
+					p.Source, w.until.Format(time.StampMilli))
 			}
 		}
 	}
-	for worker := range v.workers {
-		c.probes(worker, broken)
+	for _, source := range c.sources {
+		for worker, all := range c.windows[source] {
+			for k := 1; k < len(all); k++ {
+				if n := c.probes(source, worker, all[k-1], all[k]); n > 1 {
+					broken("%s got %d failed requests of %s between two cooldowns, at %s: one is a probe", worker, n, source,
+						all[k-1].until.Format(time.StampMilli))
+				}
+			}
+		}
 	}
 }
 
 // window is a time in which a circuit was open for certain: from a sample that
 // showed it to the end of its cooldown.
-type window struct{ from, until time.Time }
+type window struct {
+	from, until time.Time
+	trips       int
+}
 
 // circuits is what the samples say, by source.
 type circuits struct {
 	*view
-	pickers []string
-	samples map[string][]*Sample
-	beside  map[string]string // source, by the worker that it is beside
-	windows map[string]map[string][]window
+	sources  []string
+	samples  map[string][]*Sample
+	windows  map[string]map[string][]window
+	requests map[string]*Request
 }
 
 func newCircuits(v *view) *circuits {
-	c := &circuits{view: v, samples: map[string][]*Sample{}, beside: map[string]string{}, windows: map[string]map[string][]window{}}
+	c := &circuits{view: v, samples: map[string][]*Sample{}, windows: map[string]map[string][]window{}, requests: map[string]*Request{}}
+	for i := range v.Requests {
+		c.requests[v.Requests[i].ID] = &v.Requests[i]
+	}
 	for i := range v.Samples {
 		s := &v.Samples[i]
 		if len(c.samples[s.Source]) == 0 {
 			c.windows[s.Source] = map[string][]window{}
-			if s.Beside == "" {
-				c.pickers = append(c.pickers, s.Source)
-			} else {
-				c.beside[s.Beside] = s.Source
-			}
+			c.sources = append(c.sources, s.Source)
 		}
 		c.samples[s.Source] = append(c.samples[s.Source], s)
 		for id, one := range s.Circuits {
 			all := c.windows[s.Source][id]
 			if one.State == Open && (len(all) == 0 || !all[len(all)-1].until.Equal(one.Until)) {
-				c.windows[s.Source][id] = append(all, window{s.At, one.Until})
+				c.windows[s.Source][id] = append(all, window{s.At, one.Until, one.Trips})
 			}
 		}
 	}
 	return c
 }
 
-// later returns by whose circuits an attempt was picked that is not the first of its
-// leg, and which workers were left out because they were tried. It returns nil for a
-// further dial of the same worker, which is no pick, and where it cannot be known.
-func (c *circuits) later(r *Request, rc *Receipt) (sources, tried []string) {
-	source, known := c.beside[r.forwarder()]
-	if !known {
-		return nil, nil
-	}
-	last := ""
-	for _, t := range r.Tries {
-		if t.Leg != rc.Leg[:1] {
-			continue
+// receipt returns what came of the pick at the worker's engine; nil when nothing did.
+func (c *circuits) receipt(p *Pick) *Receipt {
+	for _, rc := range c.receipts[p.Request] {
+		if rc.Worker == p.Worker && rc.Received.After(p.At) {
+			return rc
 		}
-		if rc.Attempt == fmt.Sprintf("%s/%s%d", r.ID, t.Leg, t.N) {
-			if t.Worker != rc.Worker || t.Worker == last {
-				return nil, nil
-			}
-			return []string{source}, tried
-		}
-		tried, last = append(tried, t.Worker), t.Worker
 	}
-	return nil, nil
+	return nil
 }
 
-// shut returns the end of a window of each source in which all of [from, to] lies,
-// while another worker could have been picked.
-func (c *circuits) shut(sources []string, worker string, tried []string, from, to time.Time) (found window, ok bool) {
-	for _, source := range sources {
-		all := c.windows[source][worker]
-		i := slices.IndexFunc(all, func(w window) bool { return w.from.Before(from) && w.until.After(to) })
-		if i < 0 || !c.someoneElse(source, worker, tried, from, to) {
-			return window{}, false
-		}
-		found = all[i]
+// someoneElse reports whether the program could have picked another worker of the
+// kind: its circuit was closed before and after, and nothing else was wrong with it.
+func (c *circuits) someoneElse(p *Pick) bool {
+	before, after := c.around(p.Source, p.At)
+	if before == nil || after == nil {
+		return false
 	}
-	return found, len(sources) > 0
-}
-
-// someoneElse reports whether the source could have picked another worker of the
-// kind at any moment in [from, to]: its circuit was closed all along, and nothing else
-// was wrong with it.
-func (c *circuits) someoneElse(source, worker string, tried []string, from, to time.Time) bool {
-	w := c.workers[worker]
-	around := c.around(source, from, to)
+	w := c.workers[p.Worker]
 	for id, other := range c.workers {
-		if id == worker || other.Model != w.Model || other.Role != w.Role || slices.Contains(tried, id) {
+		if id == p.Worker || other.Model != w.Model || other.Role != w.Role || slices.Contains(p.Tried, id) {
 			continue
 		}
-		fit := len(around) > 1
-		for _, s := range around {
-			one, known := s.Circuits[id]
-			fit = fit && known && one.State == Closed && one.Trips == around[0].Circuits[id].Trips && !slices.Contains(s.Unfit, id)
-		}
-		if fit {
+		was, known := before.Circuits[id]
+		is, still := after.Circuits[id]
+		if known && still && was == is && is.State == Closed && !slices.Contains(before.Unfit, id) && !slices.Contains(after.Unfit, id) {
 			return true
 		}
 	}
 	return false
 }
 
-// around returns the source's samples within [from, to] and the one on each side;
-// nil when there is none on one.
-func (c *circuits) around(source string, from, to time.Time) []*Sample {
-	all := c.samples[source]
-	first := -1
-	for i, s := range all {
-		if s.At.Before(from) {
-			first = i
-		}
-		if s.At.After(to) {
-			if first < 0 {
-				return nil
-			}
-			return all[first : i+1]
-		}
-	}
-	return nil
-}
-
-// span is a time in which a circuit was not closed, and how many probes were let
-// through in it at most.
-type span struct {
-	from, to time.Time
-	probes   int
-}
-
-// probes looks at what a worker got while its circuit was not closed for any endpoint
-// picker: of each of them one probe per window. A probe whose client left tells
-// nothing, so that another may follow; one that produced something has closed it.
-func (c *circuits) probes(worker string, broken func(string, ...any)) {
-	if len(c.pickers) == 0 {
-		return
-	}
-	for _, first := range c.spans(c.pickers[0], worker) {
-		s, ok := c.together(first, worker)
-		if !ok || c.disturbed("", s.from, s.to) {
-			continue
-		}
-		got := 0
-		for _, rc := range c.firsts(worker, s) {
-			if got++; rc.Produced || rc.Complete {
-				break
-			}
-		}
-		if got > s.probes {
-			broken("%s: %d failed attempts from %s to %s, of which at most %d were probes", worker, got,
-				s.from.Format(time.StampMilli), s.to.Format(time.StampMilli), s.probes)
-		}
-	}
-}
-
-// together cuts s to the time in which no endpoint picker had the circuit closed, and
-// adds up what they may have let through.
-func (c *circuits) together(s span, worker string) (span, bool) {
-	for _, source := range c.pickers[1:] {
-		other := c.spans(source, worker)
-		i := slices.IndexFunc(other, func(o span) bool { return o.from.Before(s.to) && o.to.After(s.from) })
-		if i < 0 {
-			return s, false
-		}
-		if o := other[i]; o.from.After(s.from) {
-			s.from = o.from
-		}
-		if o := other[i]; o.to.Before(s.to) {
-			s.to = o.to
-		}
-		s.probes += other[i].probes
-	}
-	return s, s.from.Before(s.to)
-}
-
-// spans returns when the source had the worker's circuit open or half-open.
-func (c *circuits) spans(source, worker string) (out []span) {
-	open, trips := false, 0
+// around returns the source's samples before and after a moment, nil for none.
+func (c *circuits) around(source string, at time.Time) (before, after *Sample) {
 	for _, s := range c.samples[source] {
-		one, known := s.Circuits[worker]
-		switch {
-		case !known || one.State == Closed:
-			open = false
-		case !open:
-			open, trips = true, one.Trips
-			out = append(out, span{s.At, s.At, 1})
-		default:
-			last := &out[len(out)-1]
-			last.to, last.probes = s.At, 1+one.Trips-trips
+		if s.At.After(at) {
+			return before, s
 		}
+		before = s
 	}
-	return out
+	return before, nil
 }
 
-// firsts returns the attempts within s that an endpoint picker has sent to the worker
-// and that have failed, in the order of their coming.
-func (c *circuits) firsts(worker string, s span) (out []*Receipt) {
-	for i := range c.Requests {
-		r := &c.Requests[i]
-		if !r.Canceled.IsZero() || r.Sent.Before(s.from) {
+// probes counts what the source picked the worker for between the end of one window
+// and the next, which the failure of a probe began: of these the first is the probe. One
+// that produced something has closed the circuit, and others have opened it again; one
+// that tells nothing of the worker lets another follow.
+func (c *circuits) probes(source, worker string, one, next window) (n int) {
+	if next.trips != one.trips+1 {
+		return 0
+	}
+	for i := range c.Picks {
+		p := &c.Picks[i]
+		if p.Source != source || p.Worker != worker || p.At.Before(one.until) || p.At.After(next.from) || !c.someoneElse(p) {
 			continue
 		}
-		for _, rc := range c.receipts[r.ID] {
-			if rc.Worker == worker && strings.HasSuffix(rc.Attempt, "1") && rc.Received.Before(s.to) && faulted(r, rc) &&
-				c.elsewhere(worker, r.Sent, rc.Received) {
-				out = append(out, rc)
-			}
+		rc, r := c.receipt(p), c.requests[p.Request]
+		switch {
+		case rc == nil || r == nil:
+		case rc.Produced || rc.Complete:
+			return 0
+		case faulted(r, rc):
+			n++
 		}
 	}
-	slices.SortFunc(out, func(a, b *Receipt) int { return a.Received.Compare(b.Received) })
-	return out
-}
-
-func (c *circuits) elsewhere(worker string, from, to time.Time) bool {
-	for _, source := range c.pickers {
-		if !c.someoneElse(source, worker, nil, from, to) {
-			return false
-		}
-	}
-	return true
+	return n
 }
 
 // faulted reports whether the forwarder held the attempt's end against the worker.
 func faulted(r *Request, rc *Receipt) bool {
-	return slices.ContainsFunc(r.Tries, func(t Try) bool {
-		if rc.Attempt != fmt.Sprintf("%s/%s%d", r.ID, t.Leg, t.N) {
-			return false
+	switch r.why(rc) {
+	case "refused", "connect_timeout", "reset", "5xx", "error_event", "invalid_response", "idle_timeout", "first_token_timeout", "truncated":
+		return true
+	}
+	return false
+}
+
+// why returns how the forwarder says that the attempt ended; "" when it is not known.
+func (r *Request) why(rc *Receipt) string {
+	for _, t := range r.Tries {
+		if rc.Attempt == fmt.Sprintf("%s/%s%d", r.ID, t.Leg, t.N) {
+			return t.Why
 		}
-		switch t.Why {
-		case "refused", "connect_timeout", "reset", "5xx", "error_event", "invalid_response", "idle_timeout", "first_token_timeout", "truncated":
-			return true
-		}
-		return false
-	})
+	}
+	return ""
 }

@@ -50,7 +50,7 @@ func samples() (out []Sample) {
 		}
 		seen := map[string]Circuit{"m1": {}, "m2": m2, "m3": {}, "p": {}, "d": {}}
 		out = append(out, Sample{At: at(t), Source: "epp", Circuits: seen, Excluded: left},
-			Sample{At: at(t), Source: "forwarder", Beside: "m1", Circuits: seen, Excluded: left})
+			Sample{At: at(t), Source: "forwarder", Circuits: seen, Excluded: left})
 	}
 	return out
 }
@@ -66,6 +66,28 @@ func storm(h *History, n int, tries string) {
 		})
 	}
 	h.Counted += float64(n)
+}
+
+// probed lets m2's circuit, whose cooldown ends at 5, open again at 9, and the requests
+// fail there meanwhile.
+func probed(h *History, ids ...string) {
+	for i := range h.Samples {
+		s := &h.Samples[i]
+		if s.At.Before(at(5)) {
+			continue
+		}
+		s.Circuits = maps.Clone(s.Circuits)
+		s.Circuits["m2"] = Circuit{HalfOpen, at(5), 1}
+		if !s.At.Before(at(9)) {
+			s.Circuits["m2"] = Circuit{Open, at(11), 2}
+		}
+	}
+	for i, id := range ids {
+		sent := 6 + float64(i)
+		h.Requests = append(h.Requests, Request{ID: id, Model: "m", Sent: at(sent), End: at(sent + 0.2), Status: 502, Tries: ParseTries("m1@m2;5xx")})
+		h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: id, Attempt: id + "/m1", Leg: "mixed", Received: at(sent + 0.1), Ended: at(sent + 0.2)})
+		h.Picks = append(h.Picks, Pick{At: at(sent + 0.05), Source: "epp", Request: id, Worker: "m2"})
+	}
 }
 
 func TestAGoodRunBreaksNoInvariant(t *testing.T) {
@@ -118,10 +140,30 @@ func TestRetriesWithinTheBudgetAndWhatCostsNoneAreNoViolation(t *testing.T) {
 	}
 }
 
-func TestAProbeOfAnOpenCircuitIsNoViolation(t *testing.T) {
+func TestOneProbeOfAnOpenCircuitIsNoViolation(t *testing.T) {
 	h := good()
-	h.Requests = append(h.Requests, Request{ID: "e", Model: "m", Sent: at(5.1), End: at(5.3), Status: 502, Tries: ParseTries("m1@m2;5xx")})
-	h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "e", Attempt: "e/m1", Leg: "mixed", Received: at(5.2), Ended: at(5.3)})
+	probed(h, "e")
+	h.Faults[0].To = at(8)
+	if found := Check(h, DefaultLimits()); len(found) != 0 {
+		t.Errorf("%v", found)
+	}
+}
+
+func TestAnOpenCircuitIsPickedWhereNobodyElseIsLeft(t *testing.T) {
+	h := good()
+	h.Requests = append(h.Requests, Request{ID: "e", Model: "m", Sent: at(4), End: at(4.2), Status: 200, Whole: true})
+	h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "e", Attempt: "e/m1", Leg: "mixed", Received: at(4.1), Ended: at(4.2), Complete: true})
+	h.Picks = append(h.Picks, Pick{At: at(4.05), Source: "epp", Request: "e", Worker: "m2", Tried: []string{"m1", "m3"}})
+	if found := Check(h, DefaultLimits()); len(found) != 0 {
+		t.Errorf("%v", found)
+	}
+}
+
+func TestACompletionThatACancelationMissedIsNoSecondOne(t *testing.T) {
+	h := good()
+	h.Requests[0].Tries = ParseTries("m1@m2;blameless,m2@m1;ok")
+	h.Requests[0].Text, h.Receipts[0].Attempt = "a/m2/0 a/m2/1", "a/m2"
+	h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "a", Attempt: "a/m1", Leg: "mixed", Received: at(0.05), Ended: at(0.4), Complete: true})
 	if found := Check(h, DefaultLimits()); len(found) != 0 {
 		t.Errorf("%v", found)
 	}
@@ -173,25 +215,15 @@ func TestEachInvariantFailsWhenItIsBroken(t *testing.T) {
 		{"a request that is counted twice", "I7", func(h *History) { h.Counted = 5 }},
 		{"a first attempt at an open circuit", "I8", func(h *History) {
 			h.Requests = append(h.Requests, Request{ID: "e", Model: "m", Sent: at(4), End: at(4.2), Status: 200, Whole: true})
-			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "e", Attempt: "e/m1", Leg: "mixed", Received: at(4), Ended: at(4.2), Complete: true})
+			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "e", Attempt: "e/m1", Leg: "mixed", Received: at(4.1), Ended: at(4.2), Complete: true})
+			h.Picks = append(h.Picks, Pick{At: at(4.05), Source: "epp", Request: "e", Worker: "m2"})
 		}},
 		{"a further attempt where the forwarder's own circuit is open", "I8", func(h *History) {
 			h.Requests = append(h.Requests, Request{ID: "e", Model: "m", Sent: at(4), End: at(4.2), Status: 200, Whole: true, Tries: ParseTries("m1@m1;reset,m2@m2;ok")})
-			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "e", Attempt: "e/m2", Leg: "mixed", Received: at(4.1), Ended: at(4.2), Complete: true})
+			h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "e", Attempt: "e/m2", Leg: "mixed", Received: at(4.15), Ended: at(4.2), Complete: true})
+			h.Picks = append(h.Picks, Pick{At: at(4.1), Source: "forwarder", Request: "e", Worker: "m2", Tried: []string{"m1"}})
 		}},
-		{"two probes of one window", "I8", func(h *History) {
-			for i := range h.Samples { // nobody comes for a while, and then two
-				if s := &h.Samples[i]; !s.At.Before(at(5)) && s.At.Before(at(9)) {
-					s.Circuits = maps.Clone(s.Circuits)
-					s.Circuits["m2"] = Circuit{HalfOpen, at(5), 1}
-				}
-			}
-			for i, id := range []string{"e", "f"} {
-				sent := 6 + float64(i)
-				h.Requests = append(h.Requests, Request{ID: id, Model: "m", Sent: at(sent), End: at(sent + 0.2), Status: 502, Tries: ParseTries("m1@m2;5xx")})
-				h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: id, Attempt: id + "/m1", Leg: "mixed", Received: at(sent + 0.1), Ended: at(sent + 0.2)})
-			}
-		}},
+		{"two probes of one window", "I8", func(h *History) { probed(h, "e", "f") }},
 		{"a failure at a pair that nothing was wrong with", "I9", func(h *History) { h.Requests[1].Status, h.Requests[1].Whole = 502, false }},
 		{"an abandoned attempt that runs on", "I10", func(h *History) { h.Receipts[3].Ended = at(4.6) }},
 		{"an attempt that never ends", "I10", func(h *History) { h.Receipts[3].Ended = time.Time{} }},

@@ -114,11 +114,19 @@ type Fault struct {
 type Sample struct {
 	At       time.Time // when it was over
 	Source   string
-	Beside   string             // worker whose forwarder it is; "" for an endpoint picker
 	Circuits map[string]Circuit // by worker ID, of those that the program knows; nil when it gave no answer
 	Unfit    []string           // workers that it leaves out for another reason
 	Excluded map[string]int     // how many workers it leaves out, by reason
 	Pairs    []Pair             // those that are not closed
+}
+
+// Pick is a choice of a worker for a request, or for a leg of it, among several.
+type Pick struct {
+	At      time.Time
+	Source  string // as in samples
+	Request string
+	Worker  string
+	Tried   []string // workers that were left out because they had failed
 }
 
 // Pair is a circuit of two workers.
@@ -162,6 +170,7 @@ type History struct {
 	Receipts []Receipt
 	Faults   []Fault
 	Samples  []Sample // in order of time
+	Picks    []Pick
 	Gauges   []Gauge
 
 	Counted float64   // requests that the forwarders' outcome counters sum up to
