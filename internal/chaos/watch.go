@@ -71,12 +71,17 @@ func (f *fleet) picks(ctx context.Context, p program, all map[string]history.Pic
 	}
 	for _, one := range page.Picks {
 		pick := history.Pick{At: one.Time, Source: p.name, Request: one.RequestID, Worker: one.Chosen}
+		among := 0 // one: the endpoint picker has named it
 		for _, c := range one.Candidates {
-			if c.Excluded == "tried" {
+			switch c.Excluded {
+			case "role", "not_active":
+				continue
+			case "tried":
 				pick.Tried = append(pick.Tried, c.Worker)
 			}
+			among++
 		}
-		if pick.Worker != "" && len(one.Candidates) > 1 {
+		if pick.Worker != "" && among > 1 {
 			all[fmt.Sprint(p.name, one.RequestID, one.Chosen, one.Time.UnixNano())] = pick
 		}
 	}
