@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"pointsman/internal/stack"
+	"pointsman/trust"
 )
 
 // keyFile writes a file of ticket keys.
@@ -21,6 +23,60 @@ func keyFile(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// TestATicketIsGoodForOneAnswerAndHalfAMinute goes past the gateway, with the key: a
+// ticket that was used, and those of clocks more than thirty seconds apart, are not
+// believed.
+func TestATicketIsGoodForOneAnswerAndHalfAMinute(t *testing.T) {
+	t.Parallel()
+	keys := keyFile(t)
+	s := startFleet(t, stack.Config{
+		Workers:       stack.MixedWorkers(2, fast()...),
+		EPPArgs:       []string{"--direct-trust", "hmac", "--direct-key-file", keys},
+		ForwarderArgs: []string{"--direct-trust", "hmac", "--direct-key-file", keys, "--direct-untrusted", "reject"},
+	})
+	signer := trust.StaticKeys(bytes.Repeat([]byte("k"), 64))
+	w := s.Workers[0]
+	for _, tc := range []struct {
+		name   string
+		clock  time.Duration // of the signer, ahead of ours
+		times  int
+		status int // of the last
+	}{
+		{"fresh", 0, 1, http.StatusOK},
+		{"replayed", 0, 2, http.StatusForbidden},
+		{"signed 28 s ago", -28 * time.Second, 1, http.StatusOK},
+		{"signed 31 s ago", -31 * time.Second, 1, http.StatusForbidden},
+		{"signed 25 s ahead", 25 * time.Second, 1, http.StatusOK},
+		{"signed 35 s ahead", 35 * time.Second, 1, http.StatusForbidden},
+	} {
+		requestID := id(t, dashed(tc.name))
+		route := trust.Route{RequestID: requestID, Worker: w.ID, Host: w.Destination}
+		ticket := string(signer.Sign(nil, time.Now().Add(tc.clock), &route))
+		status := 0
+		for range tc.times {
+			status = send(t, http.DefaultClient, http.MethodPost, w.ForwarderURL+"/v1/chat/completions", bytes.NewReader(chatBody(t, "hi", nil)), map[string]string{
+				"X-Worker-Instance-Id": w.ID, "X-Infera-Route-Sig": ticket, "X-Request-Id": requestID, "Content-Type": "application/json",
+			}).status
+		}
+		delivered := tc.times
+		if tc.status != http.StatusOK {
+			delivered--
+		}
+		if list := receipts(t, s, requestID); status != tc.status || len(list) != delivered {
+			t.Errorf("%s: status %d, want %d; %d receipts, want %d", tc.name, status, tc.status, len(list), delivered)
+		}
+	}
+	m, err := s.Metrics(t.Context(), w.ForwarderAdmin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for result, want := range map[string]float64{"replayed": 1, "skew": 2} {
+		if got := m.Sum("pointsman_route_tickets_total", map[string]string{"result": result}); got != want {
+			t.Errorf("%v tickets count as %s, want %v", got, result, want)
+		}
+	}
 }
 
 // TestTheSecondEndpointServesWhenTheFirstIsDead runs the whole of it, signed: Envoy
