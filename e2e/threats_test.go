@@ -159,7 +159,7 @@ func slowBody(t *testing.T, at string) (status int, took time.Duration) {
 	defer c.Close()
 	began := time.Now()
 	body := string(chatBody(t, words(1, 50), nil))
-	if _, err := fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: %s\r\nContent-Length: %d\r\n\r\n", id(t, "slow"), len(body)); err != nil {
+	if _, err = fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: %s\r\nContent-Length: %d\r\n\r\n", id(t, "slow"), len(body)); err != nil {
 		t.Error(err)
 		return 0, 0
 	}
@@ -168,13 +168,13 @@ func slowBody(t *testing.T, at string) (status int, took time.Duration) {
 	go func() {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
-		for i := 0; i < len(body); i++ {
+		for i := range len(body) {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
 			}
-			if _, err := io.WriteString(c, body[i:i+1]); err != nil {
+			if _, failed := io.WriteString(c, body[i:i+1]); failed != nil {
 				return
 			}
 		}

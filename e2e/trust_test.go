@@ -118,9 +118,9 @@ func TestTheSecondEndpointServesWhenTheFirstIsDead(t *testing.T) {
 		t.Errorf("%g served as fallback, of %d", local, requests)
 	}
 	eventually(t, "the books of the EPP", func(ctx context.Context) error {
-		epp, err := s.Metrics(ctx, s.EPPs[0].Admin)
-		if err != nil {
-			return err
+		epp, failed := s.Metrics(ctx, s.EPPs[0].Admin)
+		if failed != nil {
+			return failed
 		}
 		if moved := epp.Sum("pointsman_epp_reservations_moved_total", nil); moved != local {
 			return fmt.Errorf("%g reservations moved, want %g", moved, local)

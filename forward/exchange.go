@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -113,8 +114,8 @@ func (x *exchange) commit(status int) {
 func (x *exchange) answering() *try {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for i := len(x.tries) - 1; i >= 0; i-- {
-		if t := x.tries[i]; t.leg != legPrefill {
+	for _, t := range slices.Backward(x.tries) {
+		if t.leg != legPrefill {
 			return t
 		}
 	}

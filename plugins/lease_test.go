@@ -103,8 +103,8 @@ func TestDynamo8182AKilledWorkersRequestIsRepeatedWithItsLease(t *testing.T) {
 		}
 		answered := make(chan answer, 1)
 		go func() {
-			resp, err := http.DefaultClient.Do(req) //nolint:bodyclose // below
-			answered <- answer{resp, err}
+			resp, failed := http.DefaultClient.Do(req) //nolint:bodyclose // below
+			answered <- answer{resp, failed}
 		}()
 		testkit.Until(t, "the request at the worker", func() bool { return len(a.Receipts()) > 0 })
 		a.Kill()

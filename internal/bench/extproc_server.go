@@ -83,8 +83,8 @@ func (p *process) whenServing(ctx context.Context) error {
 		defer conn.Close()
 		client := healthpb.NewHealthClient(conn)
 		err = p.await(ctx, func(ctx context.Context) bool {
-			r, err := client.Check(ctx, &healthpb.HealthCheckRequest{Service: extproc.ServiceName})
-			return err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING
+			r, failed := client.Check(ctx, &healthpb.HealthCheckRequest{Service: extproc.ServiceName})
+			return failed == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING
 		})
 	}
 	if err != nil {

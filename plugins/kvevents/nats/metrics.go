@@ -41,7 +41,7 @@ func newMetrics() *metrics {
 // Register exports the subscriber's numbers on reg.
 func (s *Subscriber) Register(reg prometheus.Registerer) error {
 	m := s.metrics
-	errs := []error{m.TransportMetrics.Register(reg)}
+	errs := []error{m.Register(reg)}
 	for _, c := range []prometheus.Collector{
 		m.gaps, m.heldMessages, m.heldBytes, m.heldDropped, m.stale, m.seeded, m.bucketErrors,
 	} {
