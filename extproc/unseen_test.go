@@ -56,6 +56,43 @@ func TestAReportEndsWhatTheGatewayHides(t *testing.T) {
 	}
 }
 
+// Off the token path the predictions are held to what the engine counted all the same:
+// of a prompt that is sent twice, the second pick's hit is predicted, since a report has
+// told of the first one's token, and both numbers come to the counters and the audit.
+func TestPredictionsAreAuditedByReports(t *testing.T) {
+	w := newWorld(t, testConfig(), mixed(workerID, "m"))
+	m := w.server.metrics
+	w.hidden()
+	w.server.First(1, time.Now())
+	w.server.Done(done(1, 200, "m1@"+workerID+";ok"), time.Now())
+	if hit, prompt := testutil.ToFloat64(m.usageHit), testutil.ToFloat64(m.usagePredicted); hit != 0 || prompt == 0 {
+		t.Errorf("after the first: a hit of %g tokens is predicted, of %g; want 0 of some", hit, prompt)
+	}
+	w.hidden()
+	w.server.Done(done(2, 200, "m1@"+workerID+";ok"), time.Now())
+	w.hidden() // one that fails has no usage
+	failed := done(3, 500, "m1@"+workerID+";origin")
+	failed.Prompt, failed.Cached, failed.Output, failed.First = -1, -1, -1, 0
+	w.server.Done(failed, time.Now())
+	if len(w.usage) < 2 {
+		t.Fatalf("the audit was told %d times", len(w.usage))
+	}
+	second := w.usage[1]
+	if second.Hit == 0 || second.Cached != 64 || second.Counted != 100 || second.Tokens == 0 || second.Worker != workerID {
+		t.Errorf("the audit was told %+v of the second", second)
+	}
+	for name, got := range map[string][2]float64{
+		"predicted hits":    {testutil.ToFloat64(m.usageHit), float64(second.Hit)},
+		"predicted prompts": {testutil.ToFloat64(m.usagePredicted), float64(w.usage[0].Tokens + second.Tokens)},
+		"counted hits":      {testutil.ToFloat64(m.usageCached), 128},
+		"requests":          {testutil.ToFloat64(m.usageRequests), 2},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s: %g, want %g", name, got[0], got[1])
+		}
+	}
+}
+
 func TestReportedFailuresTripTheCircuit(t *testing.T) {
 	w := newWorld(t, testConfig(), mixed(workerID, "m"))
 	for i := range uint64(4) {
