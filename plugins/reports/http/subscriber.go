@@ -25,7 +25,8 @@ const (
 	headTimeout  = 5 * time.Second
 	backoffLeast = 100 * time.Millisecond
 	backoffMost  = 5 * time.Second
-	foreignPause = 30 * time.Second // until an endpoint without reports is asked again
+	foreignPause = 30 * time.Second // until an endpoint without reports is asked again, doubled each time
+	foreignMost  = 2 * time.Minute
 	wantEvery    = 2 * time.Second  // how often it is looked whether an endpoint is to be asked
 	maxSilence   = 4                // heartbeats after which a stream is dead
 	firstSilence = 15 * time.Second // the same before the first report
@@ -154,7 +155,7 @@ func (s *Subscriber) follow(ctx context.Context, e *endpoint, dest, worker strin
 		}
 		wait := backoff.Next()
 		if errors.Is(err, errForeign) {
-			wait = foreignPause
+			wait = min(max(2*wait, foreignPause), foreignMost)
 		}
 		s.log.LogAttrs(ctx, slog.LevelDebug, "load reports of a forwarder end",
 			slog.String("endpoint", dest), slog.String("worker_id", worker), slog.Any("error", err))

@@ -34,7 +34,7 @@ func Parse(page io.Reader, buffer []byte) (Engine, error) {
 		if !ok {
 			continue
 		}
-		switch string(name) { // with several models or ranks on a page, requests add up
+		switch name { // with several models or ranks on a page, requests add up
 		case "vllm:num_requests_running", "sglang:num_running_reqs":
 			e.Running += value
 			found = true
@@ -53,31 +53,29 @@ func Parse(page io.Reader, buffer []byte) (Engine, error) {
 	return e, nil
 }
 
-// sample takes a line of the text format apart.
-func sample(line []byte) (name []byte, value float64, ok bool) {
-	if !bytes.HasPrefix(line, []byte("vllm:")) && !bytes.HasPrefix(line, []byte("sglang:")) {
-		return nil, 0, false
+// series are the names that are read. A page has hundreds of others, which are told
+// by their first letters.
+var series = [...]string{ //nolint:gochecknoglobals // an immutable table
+	"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc",
+	"sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage",
+}
+
+// sample takes a line of the text format apart, if it is one of a series that is read.
+func sample(line []byte) (name string, value float64, ok bool) {
+	for _, s := range series {
+		if len(line) > len(s) && string(line[:len(s)]) == s && (line[len(s)] == '{' || line[len(s)] == ' ') {
+			name = s
+			break
+		}
 	}
-	end := bytes.IndexAny(line, "{ ")
-	if end < 0 || !named(line[:end]) {
-		return nil, 0, false
+	if name == "" {
+		return "", 0, false
 	}
-	rest := line[end:]
-	if labels := bytes.LastIndexByte(rest, '}'); labels >= 0 {
-		rest = rest[labels+1:]
+	rest := line[len(name):]
+	if end := bytes.LastIndexByte(rest, '}'); end >= 0 {
+		rest = rest[end+1:]
 	}
 	text, _, _ := bytes.Cut(bytes.TrimSpace(rest), []byte(" "))
 	value, err := strconv.ParseFloat(string(text), 64)
-	return line[:end], value, err == nil && value >= 0 && value < 1e9
-}
-
-// named reports whether a name is one of those that are read: a page has hundreds of
-// others, whose values need not be.
-func named(name []byte) bool {
-	switch string(name) {
-	case "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc",
-		"sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage":
-		return true
-	}
-	return false
+	return name, value, err == nil && value >= 0 && value < 1e9
 }
