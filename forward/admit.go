@@ -16,7 +16,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, client *guarded
 	x := s.begin(w, r)
 	x.client = client
 	defer x.limit()()
-	inflight := s.metrics.inflight.WithLabelValues(x.router())
+	inflight := s.metrics.running(x.router())
 	inflight.Inc()
 	defer inflight.Dec()
 	defer func() { x.flight.Leave(time.Now()) }() // should a bug end it
@@ -89,8 +89,8 @@ func (x *exchange) serve() error {
 
 // admit reads the body and finds out what it asks for.
 func (x *exchange) admit() error {
-	if _, err := clientBudget(x.r.Header); err != nil {
-		return err
+	if x.badBudget != nil {
+		return x.badBudget
 	}
 	body, err := x.s.readBody(&x.rc, x.r, bodyLimit{x.cfg.MaxBody, x.cfg.MinBodyRate, x.client.hasBody()})
 	if err != nil {
@@ -141,7 +141,7 @@ func (x *exchange) read(raw []byte) (err error) {
 func (x *exchange) prepareHeader() {
 	x.target = x.r.URL.RequestURI()
 	x.outHeader = outgoing(x.r.Header)
-	if x.clientID = x.outHeader.Get(headerClientID); !trust.ValidID(x.clientID) {
+	if x.clientID = field(x.outHeader, headerClientID); !trust.ValidID(x.clientID) {
 		x.clientID = x.id
 	}
 	x.nonce = newNonce()

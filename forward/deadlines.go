@@ -40,8 +40,12 @@ func (c *guardedConn) SetDeadline(t time.Time) error {
 }
 
 // SetWriteDeadline implements net.Conn. It lasts until the next write, which has its
-// own: see guardedConn.limit.
+// own: see send. To have none, as net/http wishes behind each request, is no more than
+// that.
 func (c *guardedConn) SetWriteDeadline(t time.Time) error {
+	if t.IsZero() && c.limit > 0 {
+		return nil
+	}
 	c.deadlines.write = t
 	return c.Conn.SetWriteDeadline(t)
 }
@@ -77,7 +81,7 @@ func (c *guardedConn) send(p []byte) (int, error) {
 			_ = c.SetWriteDeadline(now.Add(c.limit)) // the write fails of what it fails of
 		}
 	} else if !c.deadlines.write.IsZero() {
-		_ = c.SetWriteDeadline(time.Time{})
+		_ = c.SetWriteDeadline(time.Time{}) // of the time when there was a limit
 	}
 	return c.Conn.Write(p)
 }

@@ -46,6 +46,7 @@ type exchange struct {
 	gate         *admitted // nil for what has not come to the gate
 	direct       bool      // the headers name the worker
 	route        routing
+	badBudget    error     // of the header by which the client bounds the answer's time
 	untrusted    error     // why the headers are not believed, when that is to be told
 	ticket       trust.Use // by which they are
 	own          string    // worker served in place of the named one: the gateway has fallen back to this forwarder
@@ -71,7 +72,7 @@ type exchange struct {
 	denied     bool    // the latest repetition that was wanted was one too many for the budget
 	firstTries [2]*try // of tries, beginning with it
 
-	stream   stream
+	stream   *stream // the latest; nil for none
 	first    attempt // most requests have no other, nor a second try
 	firstTry try
 
@@ -87,15 +88,26 @@ type exchange struct {
 	prefix     string    // hashes of the prompt's blocks, for the log
 }
 
-// router returns the metrics' router label, as Infera names its routers.
-func (x *exchange) router() string {
+// router is which of Infera's routers would have served a request: a label of metrics.
+type router uint8
+
+const (
+	routerMixed router = iota
+	routerDirect
+	routerDisagg
+	routers
+)
+
+func (r router) String() string { return [...]string{"mixed", "direct", "disagg"}[r] }
+
+func (x *exchange) router() router {
 	if x.direct {
-		return "direct"
+		return routerDirect
 	}
 	if x.paired {
-		return "disagg"
+		return routerDisagg
 	}
-	return "mixed"
+	return routerMixed
 }
 
 // commit sends the response head. From here on no other worker can be tried, so
@@ -241,7 +253,7 @@ func (x *exchange) finish(ctx context.Context, err error) {
 	took := time.Since(x.start)
 	x.s.metrics.finished(x.router(), outcome, took)
 	end := x.ending(err)
-	x.s.metrics.ended.WithLabelValues(end).Inc()
+	x.s.metrics.endedAs(end)
 	if err != nil {
 		x.s.metrics.pairs.unpaired(err, x.route.prefill != "")
 	}
@@ -337,7 +349,7 @@ func (x *exchange) log(ctx context.Context, err error, outcome string, took time
 		slog.String("method", x.r.Method),
 		slog.String("path", clip(x.r.URL.Path)),
 		slog.String("model", clip(x.scan.Model)),
-		slog.String("router", x.router()),
+		slog.String("router", x.router().String()),
 		slog.Int("status", x.status),
 		slog.String("outcome", outcome),
 		slog.Int("attempts", len(x.workers)),

@@ -26,7 +26,7 @@ func (x *exchange) takeOff() {
 	}
 	x.picked = reports.Pick{Ref: reports.Ref{Picker: x.s.deps.PickerID}}
 	if x.direct {
-		x.picked = reports.ParsePick(x.r.Header.Get(reports.Header))
+		x.picked = reports.ParsePick(field(x.r.Header, headerPick))
 		if p := &x.picked; p.Prompt == 0 && x.kind != prompt.Other {
 			p.Prompt = x.bytesIn / bytesPerToken
 			p.Miss, p.Added = p.Prompt, p.Prompt

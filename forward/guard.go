@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"pointsman/internal/sock"
 )
 
 // errFraming is what net/http's server reads in place of a request whose end two
@@ -30,7 +32,7 @@ func (l guardedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &guardedConn{Conn: c, bufs: l.bufs, limit: l.limit()}, nil
+	return &guardedConn{Conn: sock.New(c), bufs: l.bufs, limit: l.limit()}, nil
 }
 
 // place is where in the stream of requests a connection is.

@@ -18,12 +18,22 @@ const (
 	headerClientID  = "X-Request-Id"
 	headerAttemptID = "X-Infera-Attempt-Id"
 	headerAttempts  = "X-Infera-Attempts"    // response: how the attempts ended
+	headerPick      = "X-Infera-Picker-Id"   // reports.Header
 	headerBudget    = "X-Request-Timeout-Ms" // how long the client waits for all of the answer
 )
 
 // internalPrefix marks headers between our own programs; a client's are never
 // passed on (failover S1).
 const internalPrefix = "X-Infera-"
+
+// field returns the first value of a header, whose name is canonical: Get would see to
+// that each time.
+func field(h http.Header, canonical string) string {
+	if v := h[canonical]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
 
 // dropped reports whether the canonical request header k stays here: hop-by-hop
 // headers (RFC 9110 7.6.1), those a transport writes itself, and routing
@@ -90,7 +100,7 @@ func copyResponse(dst, src http.Header) {
 
 // requestID returns the ID that h asks for, or a new one.
 func requestID(h http.Header, now time.Time) string {
-	if id := trust.RequestID(h.Get(headerRequestID), h.Get(headerClientID)); id != "" {
+	if id := trust.RequestID(field(h, headerRequestID), field(h, headerClientID)); id != "" {
 		return id
 	}
 	return trust.NewID(now)

@@ -19,7 +19,7 @@ const longestBudget = 7 * 24 * time.Hour
 // clientBudget returns how long the client waits for all of the answer, 0 when it
 // does not say. Its error is a [*prompt.BadRequest].
 func clientBudget(h http.Header) (time.Duration, error) {
-	text := h.Get(headerBudget)
+	text := field(h, headerBudget)
 	if text == "" {
 		return 0, nil
 	}
@@ -36,7 +36,8 @@ func clientBudget(h http.Header) (time.Duration, error) {
 // limit bounds the whole request by Config.MaxDuration and what the client allows,
 // whichever is less. The function that it returns frees the timer.
 func (x *exchange) limit() context.CancelFunc {
-	budget, _ := clientBudget(x.r.Header) // a bad one is refused by admit
+	budget, err := clientBudget(x.r.Header)
+	x.badBudget = err // admit refuses it
 	most, why := x.cfg.MaxDuration, errMaxDuration
 	if budget > 0 && (most == 0 || budget < most) {
 		most, why = budget, errClientBudget

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,7 +19,29 @@ const (
 	outcomeTruncated = "truncated"   // broken after the first byte: error event, or aborted body
 )
 
+// memo keeps what is looked up once. The zero value is ready to use.
+type memo[T any] struct {
+	once sync.Once
+	v    T
+}
+
+func (m *memo[T]) get(look func() T) T {
+	m.once.Do(func() { m.v = look() })
+	return m.v
+}
+
+// usual are the series of requests that go well, which nearly all do: to find a series
+// by its labels takes longer than to count.
+type usual struct {
+	inflight [routers]memo[prometheus.Gauge]
+	duration [routers]memo[prometheus.Observer]
+	ended    memo[prometheus.Counter]
+	attempt  memo[prometheus.Counter]
+	named    memo[prometheus.Counter]
+}
+
 type metrics struct {
+	usual         usual
 	duration      *prometheus.HistogramVec
 	inflight      *prometheus.GaugeVec
 	attempts      *prometheus.CounterVec
@@ -137,11 +160,38 @@ func (s *Server) Register(reg prometheus.Registerer) error {
 	return nil
 }
 
-func (m *metrics) finished(router, outcome string, took time.Duration) {
-	m.duration.WithLabelValues(router, outcome).Observe(took.Seconds())
+func (m *metrics) finished(r router, outcome string, took time.Duration) {
+	find := func() prometheus.Observer { return m.duration.WithLabelValues(r.String(), outcome) }
+	if outcome == outcomeOK {
+		m.usual.duration[r].get(find).Observe(took.Seconds())
+		return
+	}
+	find().Observe(took.Seconds())
 	if outcome == outcomeGone {
 		m.gone.Inc()
 	}
+}
+
+func (m *metrics) running(r router) prometheus.Gauge {
+	return m.usual.inflight[r].get(func() prometheus.Gauge { return m.inflight.WithLabelValues(r.String()) })
+}
+
+func (m *metrics) endedAs(outcome string) {
+	find := func() prometheus.Counter { return m.ended.WithLabelValues(outcome) }
+	if outcome == endOK {
+		m.usual.ended.get(find).Inc()
+		return
+	}
+	find().Inc()
+}
+
+func (m *metrics) tried(s Stage, why reason) {
+	find := func() prometheus.Counter { return m.attempts.WithLabelValues(s.String(), why.String()) }
+	if s == StageBody && why == tryOK {
+		m.usual.attempt.get(find).Inc()
+		return
+	}
+	find().Inc()
 }
 
 // What came of routing headers, as the label result.
@@ -154,4 +204,11 @@ const (
 	directUntrusted = "untrusted"      // they were not believed
 )
 
-func (m *metrics) directed(result string) { m.direct.WithLabelValues(result).Inc() }
+func (m *metrics) directed(result string) {
+	find := func() prometheus.Counter { return m.direct.WithLabelValues(result) }
+	if result == directNamed {
+		m.usual.named.get(find).Inc()
+		return
+	}
+	find().Inc()
+}

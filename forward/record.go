@@ -106,7 +106,7 @@ func (x *exchange) remember(err error, outcome string, took time.Duration) {
 	r := rs.oldest()
 	*r = requestRecord{
 		ID: x.id, Started: x.start, Path: same(r.Path, clip(x.r.URL.Path)), Model: same(r.Model, clip(x.scan.Model)),
-		Router: x.router(), Status: x.status, Outcome: outcome, Finish: x.finished, In: x.bytesIn, Out: x.written,
+		Router: x.router().String(), Status: x.status, Outcome: outcome, Finish: x.finished, In: x.bytesIn, Out: x.written,
 		Tokens: x.tokens, Took: took, Tries: r.Tries[:0],
 	}
 	if err != nil {

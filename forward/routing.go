@@ -32,22 +32,22 @@ type routing struct {
 // routingOf reads one family of names: a picker of the one removes a client's
 // forgeries of its own names, not of the other's.
 func routingOf(h http.Header) routing {
-	if id := h.Get("X-Dynamo-Worker-Instance-Id"); id != "" && h.Get(headerWorker) == "" {
+	if id := field(h, "X-Dynamo-Worker-Instance-Id"); id != "" && field(h, headerWorker) == "" {
 		return routing{
-			worker: id, prefill: h.Get("X-Dynamo-Prefill-Instance-Id"),
-			rank: h.Get("X-Dynamo-Dp-Rank"), prefillRank: h.Get("X-Dynamo-Prefill-Dp-Rank"),
+			worker: id, prefill: field(h, "X-Dynamo-Prefill-Instance-Id"),
+			rank: field(h, "X-Dynamo-Dp-Rank"), prefillRank: field(h, "X-Dynamo-Prefill-Dp-Rank"),
 		}
 	}
 	return routing{
-		worker: h.Get(headerWorker), prefill: h.Get(headerPrefill), fallback: h.Get(headerFallback),
+		worker: field(h, headerWorker), prefill: field(h, headerPrefill), fallback: field(h, headerFallback),
 		rank: first(h, headerRank, "X-Dp-Rank"), prefillRank: first(h, headerPrefillRank, "X-Prefill-Dp-Rank"),
-		alone: h.Get(headerPrefillSkip) != "",
+		alone: field(h, headerPrefillSkip) != "",
 	}
 }
 
 func first(h http.Header, names ...string) string {
 	for _, name := range names {
-		if v := h.Get(name); v != "" {
+		if v := field(h, name); v != "" {
 			return v
 		}
 	}

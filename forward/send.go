@@ -146,7 +146,7 @@ func (x *exchange) end(t *try, why reason, err error) {
 	}
 	x.mu.Unlock()
 	if first {
-		x.s.metrics.attempts.WithLabelValues(t.stage(err).String(), why.String()).Inc()
+		x.s.metrics.tried(t.stage(err), why)
 		if t.leg != legMixed {
 			x.s.metrics.pairs.ended(t, why, err, t.over-t.began)
 		}

@@ -41,8 +41,8 @@ type stream struct {
 // stream has not been completed; x.committed tells whether the client has got
 // anything of it.
 func (x *exchange) relayStream(a *attempt, resp *Response) error {
-	st := &x.stream
-	*st = stream{} // an attempt before this may have had one
+	st := new(stream)
+	x.stream = st // so that it is not on the stack: see next
 	st.x, st.a, st.resp, st.start = x, a, resp, time.Now()
 	st.dial, st.pulse = dialectOf(x.kind, x.r.URL.Path), x.newPulse(a)
 	st.waits, _ = resp.Body.(Waiter)

@@ -93,7 +93,7 @@ func trimSpace(b []byte) []byte {
 
 // mediaType returns the media type of a response without its parameters.
 func mediaType(h http.Header) string {
-	t, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	t, _, _ := strings.Cut(field(h, "Content-Type"), ";")
 	return strings.ToLower(strings.TrimSpace(t))
 }
 
@@ -104,6 +104,6 @@ func isStream(resp *Response) bool {
 	if resp.Status != http.StatusOK || mediaType(resp.Header) != "text/event-stream" {
 		return false
 	}
-	enc := resp.Header.Get("Content-Encoding")
+	enc := field(resp.Header, "Content-Encoding")
 	return enc == "" || strings.EqualFold(enc, "identity")
 }

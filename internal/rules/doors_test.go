@@ -51,10 +51,11 @@ var doors = map[string]struct{ ours, outside []string }{
 // below are the internal packages that product rooms may import: what several
 // adapters have in common.
 var below = map[string][]string{
-	"internal/kube":   {"plugins"},           // those that read Kubernetes
-	"internal/spell":  {"plugins", "config"}, // those that read what people write
-	"internal/retry":  {"plugins"},           // those that try for ever
-	"internal/broker": {"plugins", "config"}, // those that speak over NATS, and who fills their settings
+	"internal/kube":   {"plugins"},            // those that read Kubernetes
+	"internal/spell":  {"plugins", "config"},  // those that read what people write
+	"internal/retry":  {"plugins"},            // those that try for ever
+	"internal/broker": {"plugins", "config"},  // those that speak over NATS, and who fills their settings
+	"internal/sock":   {"plugins", "forward"}, // those that relay bytes
 }
 
 // TestDoors fails on an import that the doors do not allow.

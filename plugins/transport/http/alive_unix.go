@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"syscall"
+
+	"pointsman/internal/sock"
 )
 
 // socket is what is done with a connection below net.Conn, prepared once so that
@@ -34,9 +36,7 @@ func (c *conn) bind() {
 	}
 	s.raw = raw
 	s.peek = func(fd uintptr) bool {
-		var b [1]byte
-		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		s.quiet = errors.Is(err, syscall.EAGAIN)
+		s.quiet = sock.Quiet(fd)
 		return true
 	}
 	s.take = c.take
@@ -80,15 +80,7 @@ func (c *conn) await() error {
 func (c *conn) take(fd uintptr) bool {
 	s := &c.socket
 	c.borrow()
-	for {
-		s.n, s.err = syscall.Read(int(fd), c.buf)
-		if !errors.Is(s.err, syscall.EINTR) {
-			break
-		}
-	}
-	if s.err != nil {
-		s.n = 0
-	}
+	s.n, s.err = sock.Read(fd, c.buf)
 	if errors.Is(s.err, syscall.EAGAIN) {
 		c.giveBack()
 		return false

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net"
 	"time"
+
+	"pointsman/internal/sock"
 )
 
 // dialing makes connections, each within one limit: TCP and TLS together, and the
@@ -46,8 +48,12 @@ func (d *dialing) open(ctx context.Context, addr string, secure bool) (nc, raw n
 
 func (d *dialing) connect(ctx context.Context, addr string, secure bool) (nc, raw net.Conn, err error) {
 	raw, err = d.dialer.DialContext(ctx, "tcp", addr)
-	if err != nil || !secure {
-		return raw, raw, err
+	if err != nil {
+		return nil, nil, err
+	}
+	raw = sock.New(raw)
+	if !secure {
+		return raw, raw, nil
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if d.tls != nil {

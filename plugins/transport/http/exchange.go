@@ -13,6 +13,7 @@ import (
 
 	"pointsman/fleet"
 	"pointsman/forward"
+	"pointsman/internal/sock"
 )
 
 // oneWrite is the size up to which a body is copied behind the head, so that
@@ -140,7 +141,11 @@ func (x *exchange) write(out message) error {
 		return err
 	}
 	pieces := net.Buffers{out.head, out.body}
-	_, err := pieces.WriteTo(x.c.Conn)
+	to := x.c.Conn
+	if own, ok := to.(*sock.Conn); ok {
+		to = own.Conn // which writes all pieces in one call
+	}
+	_, err := pieces.WriteTo(to)
 	return err
 }
 

@@ -360,7 +360,7 @@ func TestWorkerSocketsHaveNoDelayAndKeepAlive(t *testing.T) {
 	}
 	c := tr.pool.pop(keyOf(w.worker()))
 	defer c.close()
-	tc, ok := c.raw.(*net.TCPConn)
+	tc, ok := c.raw.(syscall.Conn)
 	if !ok {
 		t.Fatalf("a %T", c.raw)
 	}
