@@ -28,8 +28,9 @@ test: build tools ## everything that must hold: unit, race, fuzz seeds, end to e
 NORACE := ./extproc ./forward ./prompt/tokens
 
 .PHONY: test-norace
-test-norace: ## what the race detector would hide: allocations on the hot paths
+test-norace: ## what the race detector would hide: allocations on the hot paths, system calls of our own
 	$(GO) test -count=1 -run 'Alloc|HostileTextIsLinear' $(NORACE)
+	$(GO) test -count=1 ./internal/sock
 
 .PHONY: giecompat
 giecompat: ## drive the EPP with the test helpers of the Gateway API Inference Extension (about 110 MB of modules; not part of make test)

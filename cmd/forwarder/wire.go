@@ -5,8 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"os"
-	"runtime/debug"
 
 	"pointsman/config"
 	"pointsman/forward"
@@ -16,17 +14,9 @@ import (
 	"pointsman/plugins"
 )
 
-// gcPercent bounds the garbage to some times the live heap.
-const gcPercent = 400
-
 // serve joins the common parts with the HTTP door. The door ends with ctx, the
 // parts only after it: streams that still run want a fleet and a picker.
 func serve(ctx context.Context, core *assemble.Core) error {
-	if _, set := os.LookupEnv("GOGC"); !set {
-		// The live heap is a few MB and a request's garbage some KB: by the default
-		// of 100 the collector would run some ten times a second under load.
-		debug.SetGCPercent(gcPercent)
-	}
 	cfg := core.Config
 	transports, runs, err := core.Transports()
 	if err != nil {

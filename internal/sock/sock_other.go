@@ -1,17 +1,20 @@
-//go:build unix && !linux
+//go:build unix && (!linux || race)
 
 package sock
 
 import (
 	"errors"
+	"runtime"
 	"syscall"
 )
 
-const quick = false
+// quick says that there are calls of our own. Under the race detector these are the
+// ordinary ones, which tell it what happens before what.
+const quick = runtime.GOOS == "linux"
 
 // Read reads from a socket that does not block. It returns 0 at its end, and
 // syscall.EAGAIN where there is nothing to read.
-func Read(fd uintptr, p []byte) (int, error) { return syscall.Read(int(fd), p) }
+func Read(fd uintptr, p []byte) (int, error) { return call(syscall.Read, fd, p) }
 
 // Quiet reports whether there is neither anything to read from a socket nor its end.
 func Quiet(fd uintptr) bool {
@@ -20,4 +23,15 @@ func Quiet(fd uintptr) bool {
 	return errors.Is(err, syscall.EAGAIN)
 }
 
-func write(fd uintptr, p []byte) (int, error) { return syscall.Write(int(fd), p) }
+func write(fd uintptr, p []byte) (int, error) { return call(syscall.Write, fd, p) }
+
+// call repeats a call that a signal has interrupted. One that fails says -1 bytes,
+// which are none.
+func call(do func(int, []byte) (int, error), fd uintptr, p []byte) (int, error) {
+	for {
+		n, err := do(int(fd), p)
+		if !errors.Is(err, syscall.EINTR) {
+			return max(n, 0), err
+		}
+	}
+}
