@@ -18,7 +18,7 @@ func openMeansOut(v *view, broken func(string, ...any)) {
 			continue
 		}
 		for _, w := range c.windows[p.Source][p.Worker] {
-			if w.from.Before(p.At) && w.until.After(p.At) {
+			if w.from.Before(p.At) && w.until.After(p.At) && c.knew(p, w) {
 				broken("%s: attempt %s at %s, which %s picked although its circuit was open until %s", p.Request, rc.Attempt, p.Worker,
 					p.Source, w.until.Format(time.StampMilli))
 			}
@@ -72,6 +72,13 @@ func newCircuits(v *view) *circuits {
 		}
 	}
 	return c
+}
+
+// knew reports whether the program still knew of w when it picked: one that was started
+// anew, or that saw the worker leave, has forgotten.
+func (c *circuits) knew(p *Pick, w window) bool {
+	before, after := c.around(p.Source, p.At)
+	return before != nil && after != nil && before.Circuits[p.Worker].Trips >= w.trips && after.Circuits[p.Worker].Trips >= w.trips
 }
 
 // receipt returns what came of the pick at the worker's engine; nil when nothing did.

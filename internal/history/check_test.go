@@ -149,6 +149,21 @@ func TestOneProbeOfAnOpenCircuitIsNoViolation(t *testing.T) {
 	}
 }
 
+func TestAPickerThatWasStartedAnewHasForgottenItsCircuits(t *testing.T) {
+	h := good()
+	for i := range h.Samples {
+		if s := &h.Samples[i]; s.Source == "epp" && s.At.After(at(3.9)) {
+			s.Circuits, s.Excluded = map[string]Circuit{"m1": {}, "m2": {}, "m3": {}}, nil
+		}
+	}
+	h.Requests = append(h.Requests, Request{ID: "e", Model: "m", Sent: at(4), End: at(4.2), Status: 200, Whole: true})
+	h.Receipts = append(h.Receipts, Receipt{Worker: "m2", Request: "e", Attempt: "e/m1", Leg: "mixed", Received: at(4.2), Ended: at(4.3), Complete: true})
+	h.Picks = append(h.Picks, Pick{At: at(4.15), Source: "epp", Request: "e", Worker: "m2"})
+	if found := Check(h, DefaultLimits()); len(found) != 0 {
+		t.Errorf("%v", found)
+	}
+}
+
 func TestAnOpenCircuitIsPickedWhereNobodyElseIsLeft(t *testing.T) {
 	h := good()
 	h.Requests = append(h.Requests, Request{ID: "e", Model: "m", Sent: at(4), End: at(4.2), Status: 200, Whole: true})
