@@ -63,7 +63,7 @@ func TestReplayWritesAReportThatNeedsNoNetwork(t *testing.T) {
 	if err = json.Unmarshal([]byte(out), &report); err != nil || len(report.Runs) != 2 {
 		t.Errorf("JSON with %d results: %v", len(report.Runs), err)
 	}
-	page, err := os.ReadFile(html) //nolint:gosec // the test has named it
+	page, err := os.ReadFile(html)
 	if err != nil {
 		t.Fatal(err)
 	}
