@@ -32,7 +32,7 @@ const leastMark = 64
 // markAt returns the position of the i-th mark of a prompt, in blocks, from the last
 // one backwards; 0 for none.
 func markAt(blocks, size, i int) int {
-	top := 1 << (bits.Len(uint(blocks)) - 1) //nolint:gosec // blocks is positive
+	top := 1 << (bits.Len(uint(blocks)) - 1)
 	if top != blocks {
 		if i == 0 {
 			return blocks
@@ -202,7 +202,7 @@ func (s *trails) expire(now time.Time) {
 	}
 	for at := range s.all {
 		if f := &s.all[at]; f.t != nil && (f.until <= now.UnixNano() || f.t.gone) {
-			s.drop(uint32(at)) //nolint:gosec // below maxTrails
+			s.drop(uint32(at))
 		}
 	}
 }

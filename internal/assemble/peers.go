@@ -146,7 +146,7 @@ func (s *peers) addresses(ctx context.Context) (out []string) {
 			out = append(out, net.JoinHostPort(ip, port))
 		}
 	}
-	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] }) //nolint:gosec // spread, not secrecy
 	return out
 }
 

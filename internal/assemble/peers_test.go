@@ -121,6 +121,7 @@ func TestANewReplicaLearnsFromAnother(t *testing.T) {
 }
 
 func TestAReplicaIsReadyWhateverOthersAnswer(t *testing.T) {
+	t.Parallel()
 	const head = `{"v":1,"picker":"","hash":"xxh3-chain","salt":"pass"}` + "\n"
 	line := `{"id":"10.9.9.1:8000","rank":-1,"size":16,"blocks":60,"marks":"AAAAAAAAAAE","left_ms":60000}` + "\n"
 	for name, tt := range map[string]struct {
@@ -142,7 +143,7 @@ func TestAReplicaIsReadyWhateverOthersAnswer(t *testing.T) {
 			_, _ = io.WriteString(w, head)
 			for _, err := io.WriteString(w, line); err == nil; _, err = io.WriteString(w, line) {
 			}
-		}, "refused"}, //nolint:revive // it is what it says
+		}, "refused"},
 		"hanging": {func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, head)
 			_ = http.NewResponseController(w).Flush()
