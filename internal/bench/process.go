@@ -121,7 +121,7 @@ func beChild(ctx context.Context, out io.Writer, serve func(context.Context, net
 		stop()
 	}()
 	if err = serve(ctx, lis); ctx.Err() != nil {
-		return nil //nolint:nilerr // it was told to end
+		return nil // it was told to end
 	}
 	return err
 }

@@ -19,13 +19,13 @@ func write(fd uintptr, p []byte) (int, error) { return call(syscall.SYS_WRITE, f
 // Quiet reports whether there is neither anything to read from a socket nor its end.
 func Quiet(fd uintptr) bool {
 	var b [1]byte
-	_, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&b[0])), 1, syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&b[0])), 1, syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0) //nolint:gosec // one byte of a variable that lives
 	return errno == syscall.EAGAIN
 }
 
 func call(number, fd uintptr, p []byte) (int, error) {
 	for {
-		n, _, errno := syscall.RawSyscall(number, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		n, _, errno := syscall.RawSyscall(number, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p))) //nolint:gosec // the bytes of p, which lives
 		switch errno {
 		case 0:
 			return int(n), nil

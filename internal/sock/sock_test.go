@@ -100,7 +100,7 @@ func TestAWaitEndsByDeadlineAndByClose(t *testing.T) {
 func TestEndsAndFaultsAreToldAsByPackageNet(t *testing.T) {
 	mine, theirs := pair(t)
 	theirs.CloseWrite()
-	if n, err := mine.Read(make([]byte, 8)); n != 0 || err != io.EOF {
+	if n, err := mine.Read(make([]byte, 8)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("the end: %d bytes, %v", n, err)
 	}
 	if n, err := mine.Read(nil); n != 0 || err != nil {
