@@ -101,7 +101,7 @@ func TestEachWriteHasItsTime(t *testing.T) {
 		if under.writes != 1 {
 			t.Errorf("the deadline was set %d times for ten writes at once", under.writes)
 		}
-		time.Sleep(2 * limit) // the connection is unused for longer than that
+		<-time.NewTimer(2 * limit).C // of the bubble: the connection is unused for longer than that
 		take()
 		if err := write(); err != nil {
 			t.Errorf("the deadline of a former request: %v", err)
@@ -118,7 +118,7 @@ func TestEachWriteHasItsTime(t *testing.T) {
 		}
 		c.limit = 0 // by a reload
 		go func() {
-			time.Sleep(2 * limit)
+			<-time.NewTimer(2 * limit).C
 			other.Read(make([]byte, 1))
 		}()
 		if _, err := c.Write([]byte("x")); err != nil {
