@@ -31,7 +31,7 @@ type SoakReport struct {
 // The bounds of a soak: what grew by more is a leak.
 const (
 	goroutineSlack  = 2
-	descriptorSlack = 16 // kept connections come and go: two for each worker
+	descriptorSlack = 4
 	heapSlackMB     = 8
 	settleAtMost    = 30 * time.Second // until kept connections and retries have come to rest
 )
@@ -89,6 +89,9 @@ func soak(ctx context.Context, cfg Config, dir string) (report *SoakReport, err 
 		if err := f.round(ctx, part, report); err != nil {
 			return nil, err
 		}
+		if err := f.freshGateway(ctx); err != nil {
+			return nil, err
+		}
 		now, err := f.footprints(ctx, base)
 		if err != nil {
 			return nil, err
@@ -128,6 +131,21 @@ func (f *fleet) round(ctx context.Context, cfg Config, report *SoakReport) error
 		}
 	}
 	return nil
+}
+
+// freshGateway starts Envoy anew. It keeps a connection to a forwarder for each
+// request that it has ever had there at once, so that programs hold more descriptors
+// after a busier round; what they hold without those is their own doing.
+func (f *fleet) freshGateway(ctx context.Context) error {
+	if err := f.Envoy.Stop(stopTime); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	if err := f.Envoy.Start(ctx); err != nil {
+		return err
+	}
+	return f.WaitGateway(ctx, len(f.EPPs))
 }
 
 // footprint is what a program holds.
