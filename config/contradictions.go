@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 )
 
@@ -20,6 +21,7 @@ func (c *Config) contradictions() []error {
 		(*Config).shareWithoutTenants,
 		(*Config).queueWithoutCaps,
 		(*Config).warmupWithoutCaps,
+		(*Config).peersWithoutDoor,
 	} {
 		if err := check(c); err != nil {
 			errs = append(errs, err)
@@ -56,4 +58,21 @@ func (c *Config) prefillWithoutPairs() error {
 		return nil
 	}
 	return fmt.Errorf("%s: means nothing while --pd-disagg-mode is off: leave it out, or let the mode be auto", strings.Join(named, ", "))
+}
+
+// peersWithoutDoor refuses replicas that would ask each other in vain: at no port, or
+// from another machine without the token that such a question needs.
+func (c *Config) peersWithoutDoor() error {
+	if c.Program&EPP == 0 || c.Reports.Peers == "" {
+		return nil
+	}
+	if c.MetricsPort == 0 {
+		return errors.New("--warm-peers with --metrics-port 0: a replica answers the others at that port")
+	}
+	for peer := range strings.SplitSeq(c.Reports.Peers, ",") {
+		if host, _, err := net.SplitHostPort(strings.TrimSpace(peer)); err == nil && !loopback(host) && c.AdminToken == "" {
+			return fmt.Errorf("--warm-peers %s needs --admin-token: without it a replica answers its own machine only", c.Reports.Peers)
+		}
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -62,8 +63,9 @@ func (c Config) Validate() error {
 	check(c.Heartbeat >= c.Interval && c.Heartbeat <= time.Minute, "heartbeat %v: want the interval, %v, to 1m", c.Heartbeat, c.Interval)
 	check(c.IdleHeartbeat >= 0 && c.IdleHeartbeat <= time.Minute, "idle heartbeat %v: want 0 (as the other) to 1m", c.IdleHeartbeat)
 	for peer := range strings.SplitSeq(c.Peers, ",") {
-		_, port, err := net.SplitHostPort(strings.TrimSpace(peer))
-		check(c.Peers == "" || err == nil && port != "", "peer %q: want host:port", peer)
+		host, port, err := net.SplitHostPort(strings.TrimSpace(peer))
+		n, bad := strconv.ParseUint(port, 10, 16)
+		check(c.Peers == "" || err == nil && host != "" && bad == nil && n > 0, "peer %q: want host:port", peer)
 	}
 	check(c.WarmTimeout >= 0 && c.WarmTimeout <= time.Hour, "warm timeout %v: want 0 (do not wait) to 1h", c.WarmTimeout)
 	return errors.Join(errs...)

@@ -84,8 +84,30 @@ type doneJSON struct {
 	Output  *int   `json:"output,omitempty"`
 }
 
-// AppendReport appends r's bytes, which hold no line break.
-func AppendReport(dst []byte, r *reports.Report) ([]byte, error) {
+// AppendReport appends r's bytes, which hold no line break, at most that many of them:
+// what nobody would take in helps nobody. Where r is longer the oldest news are left
+// out, of whatever kind there is most, and never the load of workers. Its error is an
+// [ErrReport] when that alone is too long.
+func AppendReport(dst []byte, r *reports.Report, most int) ([]byte, error) {
+	for cut := *r; ; {
+		out, err := appendReport(dst, &cut)
+		if err != nil || len(out)-len(dst) <= most {
+			return out, err
+		}
+		switch n := max(len(cut.Done), len(cut.Sent), len(cut.First)); {
+		case n == 0:
+			return dst, fmt.Errorf("%w: %d bytes of %d workers' load, of at most %d", ErrReport, len(out)-len(dst), len(r.Workers), most)
+		case n == len(cut.Done):
+			cut.Done = cut.Done[(n+1)/2:]
+		case n == len(cut.Sent):
+			cut.Sent = cut.Sent[(n+1)/2:]
+		default:
+			cut.First = cut.First[(n+1)/2:]
+		}
+	}
+}
+
+func appendReport(dst []byte, r *reports.Report) ([]byte, error) {
 	j := reportJSON{
 		Version: reportVersion, Source: r.Source, Seq: r.Seq, Beat: r.Beat.Milliseconds(), Full: r.Full, Pickers: r.Pickers,
 		Workers: make([]workerJSON, 0, len(r.Workers)), First: make([]refJSON, 0, len(r.First)), Done: make([]doneJSON, 0, len(r.Done)),
@@ -213,6 +235,9 @@ func reportedWorker(j *workerJSON) (reports.Worker, error) {
 		w.ByPicker = make(map[string]reports.Load, len(j.By))
 		for id, l := range j.By {
 			w.ByPicker[id], ok = loadFrom(l, ok)
+			for i := range l { // else what is left for the others would be below nothing
+				ok = ok && l[i] <= j.Total[i]
+			}
 		}
 	}
 	if j.Work != nil {
@@ -229,6 +254,7 @@ func loadFrom(j loadJSON, ok bool) (reports.Load, bool) {
 	for _, n := range j {
 		ok = ok && n >= 0 && n < maxReportLoad
 	}
+	ok = ok && j[1] <= j[0]
 	return reports.Load{Requests: j[0], Waiting: j[1], PrefillTokens: j[2], ContextTokens: j[3], ActiveTokens: j[4]}, ok
 }
 

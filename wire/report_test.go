@@ -33,7 +33,7 @@ func sample() *reports.Report {
 }
 
 func TestLoadReportBytes(t *testing.T) {
-	got, err := AppendReport(nil, sample())
+	got, err := AppendReport(nil, sample(), MaxReport)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,6 +61,8 @@ func TestBadLoadReportsAreRefused(t *testing.T) {
 		"a heartbeat of days": `{"v":1,"from":"a","seq":1,"beat_ms":99999999999}`,
 		"negative load":       `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"w","load":[-1,0,0,0,0]}]}`,
 		"a picker's too":      `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"w","load":[1,0,0,0,0],"by":{"p":[0,0,0,-5,0]}}]}`,
+		"a part above a sum":  `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"w","load":[1,0,0,0,0],"by":{"p":[5,0,0,0,0]}}]}`,
+		"more wait than are":  `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"w","load":[1,2,0,0,0]}]}`,
 		"endless load":        `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"w","load":[1,0,9999999999999,0,0]}]}`,
 		"negative work":       `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"w","load":[1,0,0,0,0],"work":[-1,1]}]}`,
 		"a nameless worker":   `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"load":[1,0,0,0,0]}]}`,
@@ -73,12 +75,42 @@ func TestBadLoadReportsAreRefused(t *testing.T) {
 	}
 }
 
+// A busy forwarder's news of ten seconds can be more than a broker takes in a message;
+// then its load and the latest news must get through all the same.
+func TestALoadReportFitsWhatCarriesIt(t *testing.T) {
+	r := sample()
+	const news = 4096
+	for i := range news {
+		ref := reports.Ref{Picker: "epp-0.1", Pick: uint64(i + 1)}
+		r.Done = append(r.Done, reports.Done{Ref: ref, RequestID: strings.Repeat("r", 200), Status: 200, Prompt: -1, Cached: -1, Output: -1})
+		r.First = append(r.First, ref)
+		r.Sent = append(r.Sent, reports.Sent{Ref: ref, Worker: "10.0.0.2:30000", Trail: r.Sent[0].Trail})
+	}
+	kept := reports.Report{Done: r.Done, Sent: r.Sent, First: r.First}
+	for _, most := range []int{MaxReport, 1 << 20, 64 << 10, 4 << 10} {
+		b, err := AppendReport([]byte("before"), r, most)
+		if err != nil || len(b)-len("before") > most {
+			t.Fatalf("%d bytes of at most %d, %v", len(b), most, err)
+		}
+		got, err := DecodeReport(b[len("before"):])
+		if err != nil || !reflect.DeepEqual(got.Workers, r.Workers) || len(got.Done) == 0 || got.Done[len(got.Done)-1].Pick != news {
+			t.Errorf("within %d: %v, %d workers, %d ends", most, err, len(got.Workers), len(got.Done))
+		}
+	}
+	if !reflect.DeepEqual(kept, reports.Report{Done: r.Done, Sent: r.Sent, First: r.First}) {
+		t.Error("the report has changed, which others are to get as well")
+	}
+	if b, err := AppendReport([]byte("before"), r, 100); !errors.Is(err, ErrReport) || string(b) != "before" {
+		t.Errorf("workers' load in 100 bytes: %q, %v", b, err)
+	}
+}
+
 // FuzzReport: what decodes encodes, and decodes to the same again.
 func FuzzReport(f *testing.F) {
 	if b, err := os.ReadFile("testdata/report.json"); err == nil {
 		f.Add(b)
 	}
-	f.Add([]byte(`{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"w","load":[1,2,3,4,5]}],"done":[{"p":"x","n":1,"took_ms":-4,"prompt":-1}]}`))
+	f.Add([]byte(`{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"w","load":[2,1,3,4,5]}],"done":[{"p":"x","n":1,"took_ms":-4,"prompt":-1}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := DecodeReport(b)
 		if err != nil {
@@ -87,7 +119,7 @@ func FuzzReport(f *testing.F) {
 			}
 			return
 		}
-		out, err := AppendReport(nil, r)
+		out, err := AppendReport(nil, r, 2*MaxReport)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +127,7 @@ func FuzzReport(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v of own bytes %s", err, out)
 		}
-		once, _ := AppendReport(nil, again)
+		once, _ := AppendReport(nil, again, 2*MaxReport)
 		if string(once) != string(out) {
 			t.Errorf("%s\n%s", out, once)
 		}

@@ -68,11 +68,17 @@ type peers struct {
 func newPeers(c *Core) *peers {
 	c.Picker.Remember()
 	return &peers{
-		c: c, http: &http.Client{Timeout: peerTimeout, Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}},
+		c: c, http: &http.Client{
+			Timeout: peerTimeout, Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil},
+			CheckRedirect: stay, // another port of the same host would get the token
+		},
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pointsman_warm_answers_total", Help: "Other replicas that were asked what prompts are where, by outcome: taken, failed (out of reach, or not ready), refused (their hashes mean other things, or the answer is too long or broken)."}, []string{"outcome"}),
 		prompts: prometheus.NewCounter(prometheus.CounterOpts{Name: "pointsman_warm_prompts_total", Help: "Prompts in workers' caches that other replicas have told of."}),
 	}
 }
+
+// stay is a client's answer to redirects: it goes nowhere else.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Register implements collector.
 func (s *peers) Register(reg prometheus.Registerer) error {

@@ -132,7 +132,10 @@ func TestAReplicaIsReadyWhateverOthersAnswer(t *testing.T) {
 		"not ready": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "failed"},
 		"cut short": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, head+line) }, "refused"},
 		"not all":   {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, head+line+`{"end":2}`+"\n") }, "refused"},
-		"nonsense":  {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, "refused"},
+		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/login", http.StatusFound) // where the token would go
+		}, "failed"},
+		"nonsense": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, "refused"},
 		"another salt": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, strings.Replace(head, "pass", "tenant", 1)+`{"end":0}`)
 		}, "refused"},

@@ -125,6 +125,23 @@ func TestAPickerFollowsEveryForwarder(t *testing.T) {
 	stop()
 }
 
+// An endpoint of the fleet is somebody's engine, perhaps: it must not send a picker to
+// where it would not have gone.
+func TestAPickerIsNotSentElsewhere(t *testing.T) {
+	f := newForwarder(t, "f1")
+	away := httptest.NewServer(http.RedirectHandler("http://"+f.addr+httpreports.Path+"?picker=A", http.StatusTemporaryRedirect))
+	t.Cleanup(away.Close)
+	store := new(fleet.Store)
+	fleet.NewFeed(store).Replace([]*fleet.Worker{{ID: "w1", Host: "h", Endpoint: strings.TrimPrefix(away.URL, "http://"), DPRank: -1}})
+	b := reports.NewBoard("A", &sink{others: map[string]int{}})
+	sub := httpreports.NewSubscriber(store, b, 8000, nil, slog.New(slog.DiscardHandler))
+	start(t, sub.Run)
+	testkit.Until(t, "it has been asked", func() bool { return sub.Pending() == 0 })
+	if n := b.Sources(); n != 0 {
+		t.Errorf("%d forwarders are heard, by way of another address", n)
+	}
+}
+
 // Forwarders whose port speaks TLS are heard over it, when their certificate is the
 // one that was asked for; one of another CA or name is not listened to.
 func TestForwardersAreHeardOverTLS(t *testing.T) {

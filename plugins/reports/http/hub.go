@@ -126,7 +126,7 @@ func (h *Hub) Publish(r *reports.Report) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.subs) > 0 {
-		line, err := wire.AppendReport(nil, r) // subscribers keep it until they have written it
+		line, err := wire.AppendReport(nil, r, wire.MaxReport) // subscribers keep it until they have written it
 		if err == nil {
 			h.send(append(line, '\n'))
 		}

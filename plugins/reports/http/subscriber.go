@@ -62,10 +62,10 @@ func NewSubscriber(store *fleet.Store, board *reports.Board, port int, want func
 	d := &net.Dialer{Timeout: dialTimeout}
 	return &Subscriber{
 		store: store, board: board, port: port, want: want, log: log, ends: map[string]*endpoint{}, url: "http://",
-		http: &http.Client{Transport: &http.Transport{
+		http: client(&http.Transport{
 			DialContext: d.DialContext, ResponseHeaderTimeout: headTimeout,
 			DisableCompression: true, MaxIdleConnsPerHost: -1, Proxy: nil,
-		}},
+		}),
 	}
 }
 
@@ -88,7 +88,13 @@ func (s *Subscriber) Secure(conf func() *tls.Config) {
 		d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: cfg}
 		return d.DialContext(ctx, network, addr)
 	}
-	s.http = &http.Client{Transport: transport}
+	s.http = client(transport)
+}
+
+// client returns a client that goes where it is sent and nowhere else: an endpoint of
+// the fleet must not have others asked, in plain http at that.
+func client(t *http.Transport) *http.Client {
+	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // Run follows the fleet until ctx is done, and returns nil when all has ended.

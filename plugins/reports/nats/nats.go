@@ -178,7 +178,9 @@ func (l *Link) Publish(r *reports.Report) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var err error
-	if l.buffer, err = wire.AppendReport(l.buffer[:0], r); err != nil {
+	most := min(int(nc.MaxPayload()), wire.MaxReport) // a broker's default is 1 MiB, and it ends the connection of who sends more
+	if l.buffer, err = wire.AppendReport(l.buffer[:0], r, most); err != nil {
+		l.log.LogAttrs(context.Background(), slog.LevelWarn, "a load report is lost; raise the broker's max_payload, or let reports go by http", slog.Any("error", err))
 		return
 	}
 	// A client library's buffer that is full while the broker is away refuses it.

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+
 	"pointsman/internal/broker"
 	"pointsman/internal/testfleet"
 	"pointsman/internal/testkit"
@@ -107,6 +109,29 @@ func TestPickersSeeOneFleetOverABroker(t *testing.T) {
 	if b.done != 0 {
 		t.Error("another picker's end was told to B")
 	}
+}
+
+// What a forwarder of many requests has to tell is more than a broker takes.
+func TestAReportGetsThroughABrokerOfSmallMessages(t *testing.T) {
+	small := testfleet.StartNATS(t, func(o *server.Options) { o.MaxPayload = 8 << 10 })
+	cfg := reports.DefaultConfig()
+	cfg.Interval, cfg.Heartbeat = 5*time.Millisecond, 200*time.Millisecond
+	tally := reports.NewTally(cfg, "f1")
+	fwd := link(t, small.URL, nil, tally.Refresh)
+	s := &sink{others: map[string]int{}}
+	link(t, small.URL, reports.NewBoard("A", s), nil)
+	for i := range 1000 {
+		f := tally.Open(reports.Pick{Ref: reports.Ref{Picker: "A", Pick: uint64(i + 1)}})
+		f.At(time.Now(), "w", -1, true)
+		f.Close(time.Now(), &reports.Done{Status: 200, RequestID: "r"})
+	}
+	tally.Open(reports.Pick{}).At(time.Now(), "w", -1, true)
+	start(t, func(ctx context.Context) error { return tally.Run(ctx, fwd.Publish) })
+	testkit.Until(t, "the load and some ends", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.others["w"] == 1 && s.done > 0
+	})
 }
 
 func TestALinkWantsABroker(t *testing.T) {
