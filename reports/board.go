@@ -55,6 +55,7 @@ type Board struct {
 	sources map[string]*source
 	workers map[key]*merged
 	work    Work                 // of all workers together
+	parts   int                  // what all sources say of workers, so many
 	pickers map[string]time.Time // until when each is known to live
 }
 
@@ -114,6 +115,10 @@ func (b *Board) Take(now time.Time, via Via, r *Report) {
 	b.mu.Lock()
 	src := b.sources[r.Source]
 	switch {
+	case src == nil && len(b.sources) >= maxSources:
+		b.mu.Unlock()
+		b.metrics.excess.Inc()
+		return
 	case src == nil:
 		src = &source{workers: map[key]*part{}}
 		b.sources[r.Source] = src
@@ -150,6 +155,10 @@ func (b *Board) merge(now time.Time, src *source, r *Report) []change {
 	changes := make([]change, 0, len(r.Workers))
 	for i := range r.Workers {
 		w := &r.Workers[i]
+		if src.workers[key{w.ID, w.Rank}] == nil && b.parts >= maxParts {
+			b.metrics.excess.Inc()
+			continue
+		}
 		mine := w.ByPicker[b.me]
 		p := part{others: w.Total.plus(mine, -1), mine: mine, work: w.Work, told: true}
 		changes = append(changes, b.put(now, src, key{w.ID, w.Rank}, p))
@@ -185,6 +194,7 @@ func (b *Board) put(now time.Time, src *source, k key, p part) change {
 		old = &part{}
 		src.workers[k] = old
 		m.sources++
+		b.parts++
 	}
 	b.swap(m, old, &p)
 	*old = p
@@ -209,6 +219,7 @@ func (b *Board) drop(src *source, k key) {
 	}
 	b.swap(m, p, &part{})
 	delete(src.workers, k)
+	b.parts--
 	if m.sources--; m.sources == 0 {
 		delete(b.workers, k)
 	}
@@ -272,8 +283,12 @@ func (b *Board) alive(picker string, then time.Time) {
 	}
 }
 
-// maxReplicas bounds the memory that strangers could take.
-const maxReplicas = 1000
+// Bounds of the memory that strangers could take.
+const (
+	maxReplicas = 1000
+	maxSources  = 1 << 14
+	maxParts    = 1 << 18 // workers, of all forwarders that each speaks for
+)
 
 // Replicas returns how many pickers live, this one included.
 func (b *Board) Replicas(now time.Time) int {

@@ -12,6 +12,7 @@ type metrics struct {
 	taken     prometheus.Counter
 	old       prometheus.Counter
 	malformed prometheus.Counter
+	excess    prometheus.Counter
 	gaps      prometheus.Counter
 	sources   prometheus.GaugeFunc
 	replicas  prometheus.GaugeFunc
@@ -21,7 +22,7 @@ func newMetrics(b *Board) *metrics {
 	m := &metrics{
 		received: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pointsman_load_reports_received_total",
-			Help: "Load reports of forwarders by what became of them: taken, old (known already, by another way), malformed.",
+			Help: "Load reports of forwarders by what became of them: taken, old (known already, by another way), malformed, excess (of more forwarders, or workers, than are kept).",
 		}, []string{"result"}),
 		gaps: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "pointsman_load_report_gaps_total",
@@ -37,6 +38,7 @@ func newMetrics(b *Board) *metrics {
 		}, func() float64 { return float64(b.Replicas(time.Now())) }),
 	}
 	m.taken, m.old, m.malformed = m.received.WithLabelValues("taken"), m.received.WithLabelValues("old"), m.received.WithLabelValues("malformed")
+	m.excess = m.received.WithLabelValues("excess")
 	return m
 }
 

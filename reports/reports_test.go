@@ -223,6 +223,42 @@ func loaded(id string, total, a, b int) reports.Worker {
 	return reports.Worker{ID: id, Rank: -1, Total: reports.Load{Requests: total}, ByPicker: map[string]reports.Load{"A": {Requests: a}, "B": {Requests: b}}}
 }
 
+// Whoever can report must not be able to fill the memory, nor to keep those out who
+// are known.
+func TestABoardKeepsABoundedNumberOfForwardersAndWorkers(t *testing.T) {
+	s := newSink()
+	b := reports.NewBoard("A", s)
+	known := report("known", 1)
+	known.Workers = []reports.Worker{loaded("w", 3, 0, 0)}
+	b.Take(t0, reports.ViaBroker, known)
+	for i := range 20 {
+		flood := report("liar", uint64(i+1))
+		for j := range 20_000 {
+			flood.Workers = append(flood.Workers, reports.Worker{ID: fmt.Sprint(i, "-", j), Rank: -1})
+		}
+		b.Take(t0, reports.ViaBroker, flood)
+	}
+	for i := range 20_000 {
+		b.Take(t0, reports.ViaBroker, report(fmt.Sprint("liar", i), 1))
+	}
+	if n := b.Sources(); n != 1<<14 {
+		t.Errorf("%d forwarders are kept", n)
+	}
+	if n := len(s.others); n != 1<<18 {
+		t.Errorf("%d workers are kept", n)
+	}
+	known.Seq, known.Workers = 2, []reports.Worker{loaded("w", 4, 0, 0)}
+	if b.Take(t0, reports.ViaBroker, known); s.requests("w") != 4 {
+		t.Errorf("a known forwarder says 4, and counts for %d", s.requests("w"))
+	}
+	b.Tick(t0.Add(time.Minute))
+	late := report("late", 1)
+	late.Workers = []reports.Worker{loaded("w2", 5, 0, 0)}
+	if b.Take(t0.Add(time.Minute), reports.ViaBroker, late); s.requests("w2") != 5 || b.Sources() != 1 {
+		t.Errorf("behind the flood a new forwarder's 5 count for %d; %d are kept", s.requests("w2"), b.Sources())
+	}
+}
+
 func TestABoardSumsWhatIsNotOurs(t *testing.T) {
 	s := newSink()
 	b := reports.NewBoard("A", s)

@@ -28,6 +28,7 @@ const (
 	MaxReport     = 4 << 20
 	maxReportBeat = 10 * time.Minute
 	maxReportLoad = 1 << 40
+	maxReportedID = 512 // bytes of a worker's
 )
 
 // The report is JSON: short keys, loads as arrays, times in milliseconds.
@@ -230,7 +231,7 @@ func reportedWorker(j *workerJSON) (reports.Worker, error) {
 	if j.Rank != nil {
 		w.Rank = *j.Rank
 	}
-	ok := j.ID != "" && (j.Rank == nil || w.Rank >= 0)
+	ok := j.ID != "" && len(j.ID) <= maxReportedID && (j.Rank == nil || w.Rank >= 0)
 	if w.Total, ok = loadFrom(j.Total, ok); len(j.By) > 0 {
 		w.ByPicker = make(map[string]reports.Load, len(j.By))
 		for id, l := range j.By {

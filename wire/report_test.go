@@ -66,6 +66,7 @@ func TestBadLoadReportsAreRefused(t *testing.T) {
 		"endless load":        `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"w","load":[1,0,9999999999999,0,0]}]}`,
 		"negative work":       `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"w","load":[1,0,0,0,0],"work":[-1,1]}]}`,
 		"a nameless worker":   `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"load":[1,0,0,0,0]}]}`,
+		"a name of a page":    `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"` + strings.Repeat("w", 600) + `","load":[1,0,0,0,0]}]}`,
 		"a negative rank":     `{"v":1,"from":"a","seq":1,"beat_ms":1000,"workers":[{"id":"w","rank":-2,"load":[1,0,0,0,0]}]}`,
 		"too many bytes":      strings.Repeat(" ", MaxReport+1),
 	} {

@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"pointsman/fleet"
 	"pointsman/internal/testfleet"
 	"pointsman/internal/testkit"
@@ -139,6 +142,35 @@ func TestAPickerIsNotSentElsewhere(t *testing.T) {
 	testkit.Until(t, "it has been asked", func() bool { return sub.Pending() == 0 })
 	if n := b.Sources(); n != 0 {
 		t.Errorf("%d forwarders are heard, by way of another address", n)
+	}
+}
+
+// One stream is one forwarder's: it cannot speak for others.
+func TestAForwarderSpeaksForItselfAlone(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		for _, source := range []string{"f1", "f2"} {
+			line, _ := wire.AppendReport(nil, &reports.Report{Source: source, Seq: 1, Beat: time.Second, Full: true}, wire.MaxReport)
+			_, _ = w.Write(append(line, '\n'))
+		}
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(srv.Close)
+	store := new(fleet.Store)
+	fleet.NewFeed(store).Replace([]*fleet.Worker{{ID: "w1", Host: "h", Endpoint: strings.TrimPrefix(srv.URL, "http://"), DPRank: -1}})
+	b := reports.NewBoard("A", &sink{others: map[string]int{}})
+	reg := prometheus.NewPedanticRegistry()
+	if err := b.Register(reg); err != nil {
+		t.Fatal(err)
+	}
+	start(t, httpreports.NewSubscriber(store, b, 8000, nil, slog.New(slog.DiscardHandler)).Run)
+	testkit.Until(t, "the second is refused", func() bool {
+		err := testutil.GatherAndCompare(reg, strings.NewReader(""), "pointsman_load_reports_received_total")
+		return err != nil && strings.Contains(err.Error(), `result="malformed"} 1`)
+	})
+	if n := b.Sources(); n != 1 {
+		t.Errorf("%d forwarders are heard by one stream", n)
 	}
 }
 

@@ -198,12 +198,17 @@ func (s *Subscriber) listen(ctx context.Context, e *endpoint, dest, worker strin
 	defer silent.Stop()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(make([]byte, 0, 4<<10), wire.MaxReport+1)
+	source := "" // whose stream it is
 	for lines.Scan() {
 		r, err := wire.DecodeReport(lines.Bytes())
+		if err == nil && source != "" && r.Source != source {
+			err = fmt.Errorf("%w: a stream of %s's has one of %s", wire.ErrReport, source, r.Source)
+		}
 		if err != nil {
 			s.board.Malformed()
 			return reported, err
 		}
+		source = r.Source
 		silent.Reset(maxSilence * r.Beat)
 		s.board.Take(time.Now(), reports.ViaHTTP, r)
 		if !reported {

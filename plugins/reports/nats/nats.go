@@ -162,7 +162,7 @@ func (l *Link) stranger(id string, now time.Time) bool {
 // take puts a report on the board.
 func (l *Link) take(m *nats.Msg) {
 	r, err := wire.DecodeReport(m.Data)
-	if err != nil {
+	if err != nil || m.Subject != wire.ReportPrefix+wire.Token(r.Source) { // each speaks for itself, as far as the broker lets it
 		l.board.Malformed()
 		return
 	}
