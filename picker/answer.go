@@ -8,6 +8,9 @@ package picker
 const (
 	answerDecay = 0.98 // of a worker's sums, with each answer
 	answerMass  = 20   // answers of OutputTokens that stand beside those that came
+	// longestAnswer is the most tokens that an answer counts as: one wrong number of an
+	// engine would else drown the prompt's part in all costs for thousands of requests.
+	longestAnswer = 1 << 17
 )
 
 // answers is what ended answers have taught. The zero value is nothing.
@@ -16,7 +19,7 @@ type answers struct {
 }
 
 func (a *answers) sample(tokens int) {
-	a.tokens = a.tokens*answerDecay + float64(tokens)
+	a.tokens = a.tokens*answerDecay + float64(min(tokens, longestAnswer))
 	a.n = a.n*answerDecay + 1
 }
 

@@ -44,6 +44,24 @@ func TestTheLengthOfAnswersIsLearned(t *testing.T) {
 	}
 }
 
+// A wrong number of one engine is forgotten with the answers that follow it.
+func TestAnAbsurdLengthIsForgottenSoon(t *testing.T) {
+	w := newWorld(t, config(picker.LeastLatency, 1), workers("A")...)
+	for i := range 100 {
+		d := w.pick(w.request(fmt.Sprintf("r%d:160", i)))
+		tokens := 100
+		if i == 0 {
+			tokens = math.MaxInt
+		}
+		d.FirstToken(w.now)
+		d.Answered(tokens)
+		d.Done(w.now, breaker.Success)
+	}
+	if got := w.expected(); got > 1000 {
+		t.Errorf("%g tokens after one answer of %d and 99 of 100", got, math.MaxInt)
+	}
+}
+
 func TestAnAnswerOfNoKnownLengthTeachesNothing(t *testing.T) {
 	w := newWorld(t, config(picker.LeastLatency, 1), workers("A")...)
 	d := w.pick(w.request("a:160"))
