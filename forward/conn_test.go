@@ -142,3 +142,21 @@ func TestOneH2CConnectionCarriesManyStreams(t *testing.T) {
 		t.Errorf("deliveries %v", n)
 	}
 }
+
+// Whether one header is too long or all of them are, the client is told which it is.
+func TestAHeadThatIsTooLongIsA431(t *testing.T) {
+	w := newWorld(t, []script{good})
+	for name, head := range map[string]string{
+		"one line":   "X: " + strings.Repeat("a", 200<<10) + "\r\n",
+		"many lines": strings.Repeat("X: "+strings.Repeat("a", 1000)+"\r\n", 200),
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+		fatal(t, err)
+		go func() { _, _ = io.WriteString(conn, "GET /health HTTP/1.1\r\nHost: x\r\n"+head+"\r\n") }() // it is not read to its end
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("%s: %v, %v", name, resp, err)
+		}
+		_ = conn.Close()
+	}
+}

@@ -85,6 +85,10 @@ func (c *guardedConn) Read(p []byte) (int, error) {
 // watches for the client's leaving.
 func (c *guardedConn) hasBody() bool { return c != nil && c.at == atRequestLine }
 
+// maxLine is how long a line is at most that is waited for. It is longer than what
+// net/http reads of a head, so that net/http is first to refuse it, and says why: 431.
+const maxLine = maxHeaderBytes + 16<<10
+
 // look follows p; false when it is not to be read.
 func (c *guardedConn) look(p []byte) bool {
 	for len(p) > 0 && c.at != unguarded {
@@ -99,7 +103,7 @@ func (c *guardedConn) look(p []byte) bool {
 		end := bytes.IndexByte(p, '\n')
 		if end < 0 {
 			c.part = append(c.part, p...)
-			return len(c.part) <= maxHeaderBytes
+			return len(c.part) <= maxLine
 		}
 		line := p[:end+1]
 		p = p[end+1:]

@@ -66,7 +66,7 @@ func TestS6GuardedRequests(t *testing.T) {
 		{"a chunk that goes on", post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhelloX\r\n0\r\n\r\n", true},
 		{"LF alone behind a chunk size", post + "Transfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n", true},
 		{"the second of two requests", post + "Content-Length: 5\r\n\r\nhello" + post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", true},
-		{"a head without end", "GET / HTTP/1.1\r\nX: " + strings.Repeat("a", maxHeaderBytes+1), true},
+		{"a head without end", "GET / HTTP/1.1\r\nX: " + strings.Repeat("a", maxLine+1), true},
 	}
 	for _, tc := range tests {
 		for _, size := range []int{1, 2, 7, 1 << 20} {
