@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"sync"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func resident(t *testing.T, p *stack.Process, name string) int {
 // read.
 type endless struct {
 	head io.Reader
-	read int
+	read atomic.Int64
 }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -50,7 +51,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	if err != nil {
 		n = copy(p, bytes.Repeat([]byte("word "), len(p)/5+1))
 	}
-	e.read += n
+	e.read.Add(int64(n))
 	return n, nil
 }
 
@@ -64,7 +65,7 @@ func TestABodyAboveTheLimitCostsBoundedMemory(t *testing.T) {
 	for _, tc := range []struct {
 		name, url string
 		process   *stack.Process
-		slack     int // what may be under way between the client and the program
+		slack     int64 // what may be under way between the client and the program
 	}{
 		{"the forwarder", s.Workers[0].ForwarderURL, s.Workers[0].Forwarder.Process(), 8 << 20},
 		{"the EPP, through Envoy", s.URL, s.EPPs[0].Process(), 16 << 20},
@@ -85,8 +86,8 @@ func TestABodyAboveTheLimitCostsBoundedMemory(t *testing.T) {
 		if resp.StatusCode != http.StatusRequestEntityTooLarge {
 			t.Errorf("%s: status %d: %.200s", tc.name, resp.StatusCode, text)
 		}
-		if body.read < limit || body.read > limit+tc.slack {
-			t.Errorf("%s: %d bytes were taken, want %d and little more", tc.name, body.read, limit)
+		if taken := body.read.Load(); taken < limit || taken > limit+tc.slack {
+			t.Errorf("%s: %d bytes were taken, want %d and little more", tc.name, taken, limit)
 		}
 		grown := resident(t, tc.process, "VmHWM") - before
 		t.Logf("%s: %d MiB more than before, at most", tc.name, grown>>20)

@@ -72,19 +72,32 @@ func (h *health) Watch(in *healthpb.HealthCheckRequest, stream healthpb.Health_W
 		h.mu.Lock()
 		changed := h.changed
 		h.mu.Unlock()
-		if state, _ := h.status(in.GetService()); state != sent {
+		stopping := h.over()
+		if state, _ := h.status(in.GetService()); state != sent { // the last one, too, when the server stops
 			if err := stream.Send(&healthpb.HealthCheckResponse{Status: state}); err != nil {
 				return err
 			}
 			sent = state
+		}
+		if stopping {
+			return status.Error(codes.Unavailable, "the endpoint picker is stopping")
 		}
 		select {
 		case <-changed:
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
 		case <-h.stop:
-			return status.Error(codes.Unavailable, "the endpoint picker is stopping")
 		}
+	}
+}
+
+// over reports whether the server has come to its end.
+func (h *health) over() bool {
+	select {
+	case <-h.stop:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -94,11 +94,7 @@ func readMarks(ctx context.Context, js jetstream.JetStream) (map[string]mark, er
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		_ = w.Stop()
-		for range w.Updates() { // its sender must not be left waiting
-		}
-	}()
+	defer stopWatch(ctx, w)
 	marks := map[string]mark{}
 	for {
 		select {
@@ -113,6 +109,30 @@ func readMarks(ctx context.Context, js jetstream.JetStream) (map[string]mark, er
 			if err == nil && e.Operation() == jetstream.KeyValuePut && json.Unmarshal(e.Value(), &m) == nil {
 				marks[id] = m
 			}
+		}
+	}
+}
+
+// watchEnd bounds the wait for a watch to end.
+const watchEnd = time.Second
+
+// stopWatch ends w and takes what is still under way, for its sender must not be left
+// waiting. A watch whose connection broke just when it began has no sender, and the
+// library never says that it has ended.
+func stopWatch(ctx context.Context, w jetstream.KeyWatcher) {
+	_ = w.Stop()
+	late := time.NewTimer(watchEnd)
+	defer late.Stop()
+	for {
+		select {
+		case _, more := <-w.Updates():
+			if !more {
+				return
+			}
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
 		}
 	}
 }
