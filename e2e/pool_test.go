@@ -141,6 +141,7 @@ func (f *poolFleet) says(reason string) {
 		}
 		return err
 	})
+	eventually(f.t, "Envoy to listen", f.Envoy.Ready)
 	eventually(f.t, "Envoy to see it", func(ctx context.Context) error {
 		raw, err := stack.Get(ctx, http.DefaultClient, f.AdminURL+"/stats?filter=cluster.epp.membership_healthy")
 		if err == nil && !strings.HasSuffix(strings.TrimSpace(string(raw)), ": 0") {

@@ -148,6 +148,7 @@ func (r *Relay) run(ctx context.Context, endpoints []string) {
 		r.log.LogAttrs(ctx, slog.LevelDebug, "stream of KV events not made", slog.Any("error", err))
 		select {
 		case <-ctx.Done():
+			r.lastFlush(ctx) // stream and bucket may be there all the same
 			return
 		case <-retry.C:
 		}
@@ -238,14 +239,19 @@ func (r *Relay) flushBuckets(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			if r.orderly.Load() {
-				r.awaitAcks(ctx)
-				r.flush(context.WithoutCancel(ctx), true)
-			}
+			r.lastFlush(ctx)
 			return
 		case <-tick.C:
 			r.flush(ctx, false)
 		}
+	}
+}
+
+// lastFlush writes what is known at the end, unless the end is a crash.
+func (r *Relay) lastFlush(ctx context.Context) {
+	if r.orderly.Load() {
+		r.awaitAcks(ctx)
+		r.flush(context.WithoutCancel(ctx), true)
 	}
 }
 
