@@ -98,7 +98,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 func (c *Conn) writing(fd uintptr) bool {
 	t := &c.out
 	for t.n < len(t.p) {
-		n, err := write(fd, t.p[t.n:])
+		n, err := Write(fd, t.p[t.n:])
 		if err != nil {
 			if errors.Is(err, syscall.EAGAIN) {
 				return false

@@ -14,7 +14,9 @@ const quick = true
 // syscall.EAGAIN where there is nothing to read. p must not be empty.
 func Read(fd uintptr, p []byte) (int, error) { return call(syscall.SYS_READ, fd, p) }
 
-func write(fd uintptr, p []byte) (int, error) { return call(syscall.SYS_WRITE, fd, p) }
+// Write writes as much of p as there is room for to a socket that does not block, or
+// returns syscall.EAGAIN where there is none.
+func Write(fd uintptr, p []byte) (int, error) { return call(syscall.SYS_WRITE, fd, p) }
 
 // Quiet reports whether there is neither anything to read from a socket nor its end.
 func Quiet(fd uintptr) bool {

@@ -23,7 +23,9 @@ func Quiet(fd uintptr) bool {
 	return errors.Is(err, syscall.EAGAIN)
 }
 
-func write(fd uintptr, p []byte) (int, error) { return call(syscall.Write, fd, p) }
+// Write writes as much of p as there is room for to a socket that does not block, or
+// returns syscall.EAGAIN where there is none.
+func Write(fd uintptr, p []byte) (int, error) { return call(syscall.Write, fd, p) }
 
 // call repeats a call that a signal has interrupted. One that fails says -1 bytes,
 // which are none.

@@ -2,6 +2,8 @@
 
 package http
 
+import "pointsman/forward"
+
 // socket is empty where nothing can be done below net.Conn.
 type socket struct{}
 
@@ -14,3 +16,7 @@ func (c *conn) alive() bool { return true }
 func (c *conn) bare() bool { return false }
 
 func (c *conn) await() error { return nil }
+
+func (c *conn) poll() (bool, error) { return false, nil }
+
+func (c *conn) ask([]byte, *forward.Progress) error { return nil }

@@ -95,11 +95,30 @@ func (b *body) Waits() bool {
 // Wait implements forward.Waiter: it waits for more bytes. They may be too few for
 // Read; and what fails here is for Read to tell.
 func (b *body) Wait() {
+	b.empty()
+	b.x.c.broken = b.x.c.fill(readBuffer)
+}
+
+// Poll implements forward.Waiter; a connection under TLS cannot tell.
+func (b *body) Poll() bool {
 	c := b.x.c
-	if c.r < c.w { // a chunk's end, which would keep the buffer
+	if !b.Waits() || !c.bare() || c.broken != nil {
+		return !b.Waits()
+	}
+	b.empty()
+	c.r, c.w = 0, 0
+	some, err := c.poll()
+	if some {
+		c.broken = err
+	}
+	return some
+}
+
+// empty takes the end of a chunk out of the buffer, which it would keep.
+func (b *body) empty() {
+	if c := b.x.c; c.r < c.w {
 		c.r, b.inChunk = c.w, false
 	}
-	c.broken = c.fill(readBuffer)
 }
 
 func unexpected(err error) error {

@@ -23,8 +23,11 @@ const oneWrite = 8 << 10
 // errRequest says that a request cannot be written as HTTP.
 var errRequest = errors.New("request cannot be sent")
 
+// errDead says that the worker had closed a kept connection before it was used.
+var errDead = errors.New("the connection was closed while it was not in use")
+
 // exchange sends req on a kept or new connection and reads the response's head.
-// A kept connection that fails before the request was fully written is replaced
+// A kept connection that is dead is passed over. One that fails before the request was fully written is replaced
 // once by a new one: the worker cannot have run an incomplete request, and had
 // most likely closed the connection before.
 func (t *Transport) exchange(ctx context.Context, w *fleet.Worker, req *forward.Request) (*forward.Response, error) {
@@ -44,10 +47,13 @@ func (t *Transport) exchange(ctx context.Context, w *fleet.Worker, req *forward.
 	}
 	*lent = head
 	out := message{head: head, body: body, method: req.Method, progress: req.Progress}
-	if c := t.kept(key, req); c != nil {
+	for c := t.kept(key, req, out); c != nil; c = t.kept(key, req, out) {
 		resp, kept := t.on(ctx, c, out)
 		if kept == nil || !unsent(kept) || ctx.Err() != nil {
 			return resp, kept
+		}
+		if !errors.Is(kept, errDead) {
+			break
 		}
 	}
 	req.Progress.Reach(forward.StageDial)
@@ -59,11 +65,11 @@ func (t *Transport) exchange(ctx context.Context, w *fleet.Worker, req *forward.
 }
 
 // kept returns an unused connection for req, nil when a new one has to be dialed.
-func (t *Transport) kept(key poolKey, req *forward.Request) *conn {
+func (t *Transport) kept(key poolKey, req *forward.Request, out message) *conn {
 	if req.Fresh {
 		return nil
 	}
-	return t.pool.get(key)
+	return t.pool.get(key, out.small())
 }
 
 // unsent reports whether err came before the request was fully written.
@@ -78,6 +84,9 @@ type message struct {
 	method     string
 	progress   *forward.Progress
 }
+
+// small reports whether the message is in one piece.
+func (m message) small() bool { return len(m.body) == 0 }
 
 // on performs one exchange on c and takes c over.
 func (t *Transport) on(ctx context.Context, c *conn, out message) (*forward.Response, error) {
@@ -105,8 +114,8 @@ type exchange struct {
 func (x *exchange) run(out message) (*forward.Response, error) {
 	out.progress.Reach(forward.StageWrite)
 	werr := x.write(out)
-	if werr == nil {
-		out.progress.Reach(forward.StageDispatched)
+	if errors.Is(werr, errDead) {
+		return nil, &forward.Error{Stage: forward.StageWrite, Err: werr}
 	}
 	res, err := x.head(out.method)
 	if werr != nil && (err != nil || res.status < 400) {
@@ -134,9 +143,20 @@ func (x *exchange) run(out message) (*forward.Response, error) {
 	return &x.resp, nil
 }
 
-// write sends the message with as few system calls as it can.
+// write sends the message with as few system calls as it can, and tells when it is sent.
 func (x *exchange) write(out message) error {
-	if len(out.body) == 0 {
+	if out.small() && x.c.bare() {
+		return x.c.ask(out.head, out.progress)
+	}
+	err := x.writeAll(out)
+	if err == nil {
+		out.progress.Reach(forward.StageDispatched)
+	}
+	return err
+}
+
+func (x *exchange) writeAll(out message) error {
+	if out.small() {
 		_, err := x.c.Write(out.head)
 		return err
 	}

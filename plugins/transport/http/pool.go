@@ -14,14 +14,15 @@ type pool struct {
 	idle map[poolKey][]*conn
 }
 
-// get returns a kept connection to key that seems alive, or nil.
-func (p *pool) get(key poolKey) *conn {
+// get returns a kept connection to key, or nil. It seems alive, unless it can be seen as
+// it is asked and unseen allows that.
+func (p *pool) get(key poolKey, unseen bool) *conn {
 	for {
 		c := p.pop(key)
 		if c == nil {
 			return nil
 		}
-		if time.Since(c.since) < p.cfg.IdleTimeout && c.alive() {
+		if time.Since(c.since) < p.cfg.IdleTimeout && (unseen && c.bare() || c.alive()) {
 			return c
 		}
 		c.close()

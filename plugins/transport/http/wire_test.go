@@ -90,7 +90,7 @@ func TestThePoolLendsTheMostRecentLivingConnection(t *testing.T) {
 	cfg := DefaultConfig()
 	p := &pool{cfg: cfg}
 	key := poolKey{addr: "a"}
-	if p.get(key) != nil {
+	if p.get(key, false) != nil {
 		t.Error("a connection from an empty pool")
 	}
 	first, _ := pair(t)
@@ -101,22 +101,26 @@ func TestThePoolLendsTheMostRecentLivingConnection(t *testing.T) {
 	}
 	theirs.Close()
 	testkit.Until(t, "the third seen as dead", func() bool { return !third.alive() })
-	if got := p.get(poolKey{addr: "a", tls: true}); got != nil {
+	if got := p.get(poolKey{addr: "a", tls: true}, false); got != nil {
 		t.Error("a plain connection for a TLS worker")
 	}
-	if got := p.get(key); got != second {
+	if got := p.get(key, false); got != second {
 		t.Error("not the most recent living one")
 	}
-	if got := p.get(key); got != first {
+	if got := p.get(key, false); got != first {
 		t.Error("not the other one")
 	}
-	if got := p.get(key); got != nil || len(p.idle[key]) != 0 {
+	if got := p.get(key, false); got != nil || len(p.idle[key]) != 0 {
 		t.Error("the pool is not empty")
 	}
 
 	p.put(first)
+	if got := p.get(key, true); got != first {
+		t.Error("a connection that its user looks at was not lent")
+	}
+	p.put(first)
 	first.since = time.Now().Add(-cfg.IdleTimeout)
-	if p.get(key) != nil {
+	if p.get(key, false) != nil {
 		t.Error("a connection past its idle time was lent")
 	}
 	if first.alive() {
