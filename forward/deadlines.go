@@ -1,14 +1,17 @@
 package forward
 
 import (
+	"errors"
 	"net"
+	"os"
 	"sync"
 	"time"
 )
 
 // deadlines are a connection's, set only as far as they count. net/http sets that of
 // reads seven times in a request, mostly with no read in between, and each time costs
-// the runtime a lock and a timer.
+// the runtime a lock and a timer. So a read may begin under an earlier deadline than is
+// wanted: when that comes, the wanted one is set, and the read goes on.
 type deadlines struct {
 	mu      sync.Mutex
 	reading bool
@@ -50,24 +53,48 @@ func (c *guardedConn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// begin and end are around each read.
+// from reads from c, the connection, until the deadline that is wanted.
+func (d *deadlines) from(c net.Conn, p []byte) (n int, err error) {
+	d.begin(c)
+	for goesOn := true; goesOn; {
+		n, err = c.Read(p)
+		goesOn = d.end(c, err)
+	}
+	return n, err
+}
+
 func (d *deadlines) begin(c net.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.reading = true
+	if !d.read.IsZero() && !d.read.Equal(d.wanted) && time.Until(d.read) <= 0 {
+		_ = d.set(c)
+		return
+	}
 	_ = d.apply(c) // the read fails of what it fails of
 }
 
-func (d *deadlines) end() {
+// end reports whether a read goes on that has failed with err: of a deadline that is not
+// wanted any more.
+func (d *deadlines) end(c net.Conn, err error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !d.read.Equal(d.wanted) {
+		return d.set(c) == nil
+	}
 	d.reading = false
+	return false
 }
 
+// apply sets the deadline that is wanted if it comes before the one in force.
 func (d *deadlines) apply(c net.Conn) error {
-	if d.read.Equal(d.wanted) {
+	if d.wanted.IsZero() || !d.read.IsZero() && !d.wanted.Before(d.read) {
 		return nil
 	}
+	return d.set(c)
+}
+
+func (d *deadlines) set(c net.Conn) error {
 	d.read = d.wanted
 	return c.SetReadDeadline(d.wanted)
 }

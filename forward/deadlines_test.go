@@ -83,6 +83,54 @@ func TestDeadlinesThatNoReadMeetsAreNotSet(t *testing.T) {
 	})
 }
 
+func TestALaterDeadlineIsSetWhenTheEarlierComes(t *testing.T) {
+	for name, later := range map[string]time.Duration{"later": 3 * time.Second, "none": 0} {
+		t.Run(name, func(t *testing.T) {
+			inPipe(t, 0, func(c *guardedConn, under *counted, other net.Conn) {
+				start := time.Now()
+				read := func() error {
+					_, err := c.Read(make([]byte, 1))
+					return err
+				}
+				wanted := func(d time.Duration) {
+					if d != 0 {
+						c.SetReadDeadline(start.Add(d))
+					} else {
+						c.SetReadDeadline(time.Time{})
+					}
+				}
+				go other.Write([]byte("a"))
+				wanted(time.Second)
+				if err := read(); err != nil {
+					t.Fatal(err)
+				}
+				wanted(later)
+				go func() {
+					<-time.NewTimer(2 * time.Second).C
+					other.Write([]byte("b"))
+				}()
+				if err := read(); err != nil || time.Since(start) != 2*time.Second || under.reads != 2 {
+					t.Errorf("%v after %v, deadlines set %d times", err, time.Since(start), under.reads)
+				}
+				wanted(-time.Second) // as net/http ends its watch
+				if err := read(); !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("under a deadline that has passed: %v", err)
+				}
+				wanted(later)
+				go other.Write([]byte("c"))
+				if err := read(); err != nil || under.reads != 4 {
+					t.Errorf("behind it: %v, deadlines set %d times", err, under.reads)
+				}
+				if later > 0 {
+					if err := read(); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(start) != later {
+						t.Errorf("the later one: %v after %v", err, time.Since(start))
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestEachWriteHasItsTime(t *testing.T) {
 	const limit = time.Minute
 	inPipe(t, limit, func(c *guardedConn, under *counted, other net.Conn) {

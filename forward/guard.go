@@ -71,9 +71,7 @@ type guardedConn struct {
 
 // Read implements net.Conn.
 func (c *guardedConn) Read(p []byte) (int, error) {
-	c.deadlines.begin(c.Conn)
-	n, err := c.Conn.Read(p)
-	c.deadlines.end()
+	n, err := c.deadlines.from(c.Conn, p)
 	if c.at != unguarded && !c.look(p[:n]) {
 		return 0, errFraming
 	}
