@@ -13,6 +13,8 @@ import (
 const (
 	drainBytes = 64 << 10    // read behind a stream's end, so that the connection can be kept
 	drainTime  = time.Second // and for how long
+
+	gatherTime = time.Millisecond // longest that an event is held for the next ones
 )
 
 // stream relays one SSE body: whole events only, as they come, and exactly one
@@ -26,9 +28,10 @@ type stream struct {
 	form shape
 
 	frames  framer
-	lent    *[]byte // the memory of buf; nil while nothing is in it and nothing comes
-	buf     []byte  // bytes from the first one not written
-	whole   int     // end of the last complete event in buf
+	lent    *[]byte   // the memory of buf; nil while nothing is in it and nothing comes
+	buf     []byte    // bytes from the first one not written
+	whole   int       // end of the last complete event in buf
+	held    time.Time // since when events are held for the next ones; zero for none
 	like    likeness
 	start   time.Time
 	events  int       // with data, sent or about to be
@@ -108,10 +111,35 @@ func (st *stream) run() error {
 		if rerr != nil {
 			return st.ended(rerr)
 		}
+		if st.gather() {
+			continue
+		}
 		if err := st.send(flush); err != nil {
 			return err
 		}
 	}
+}
+
+// gather lets other streams have their turn before events are sent, and reports whether
+// more has come meanwhile, which is then to go out with them: a piece costs either side
+// a system call and wakes the client. The first events are not held, and none where no
+// other stream has anything to do, or the next event is not there at once.
+func (st *stream) gather() bool {
+	if st.waits == nil || st.x.written == 0 {
+		return false
+	}
+	now := time.Now()
+	if st.held.IsZero() {
+		st.held = now
+	}
+	if now.Sub(st.held) < gatherTime && st.waits.Waits() {
+		runtime.Gosched()
+		if st.waits.Poll() {
+			return true
+		}
+	}
+	st.held = time.Time{}
+	return false
 }
 
 // grow makes room behind a partial event.
@@ -129,7 +157,6 @@ func (st *stream) grow() error {
 // was a terminal: then nothing behind it counts, and err says whether it was a
 // failure.
 func (st *stream) look() (end bool, err error) {
-	defer st.like.forget() // the buffer moves, or is given back
 	for {
 		if n := st.like.next(st.buf[st.whole:]); n > 0 {
 			st.whole += n
@@ -165,7 +192,7 @@ func (st *stream) event(raw []byte) (end bool, err error) {
 			}
 			st.x.s.metrics.ttft.Observe(st.x.firstAt.Sub(st.x.start).Seconds())
 		}
-		if st.dial == chat && st.reasons == nil && !noted && len(st.buf) > st.whole {
+		if st.dial == chat && st.reasons == nil && !noted {
 			st.like.learn(raw)
 		}
 		return false, st.commit()

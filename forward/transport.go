@@ -84,13 +84,16 @@ type Response struct {
 }
 
 // Waiter is what a [Response]'s Body may be too, so that its reader needs no buffer
-// while nothing comes.
+// while nothing comes, and can gather what comes in close succession.
 type Waiter interface {
 	// Waits reports whether Read would have to wait, as far as it can tell.
 	Waits() bool
 	// Wait returns when something has come, as a rule enough for Read not to wait,
 	// or when Read would fail.
 	Wait()
+	// Poll is Wait for what has come already: it reports whether something has, or
+	// false when it cannot tell.
+	Poll() bool
 }
 
 // Stage is how far an attempt got (failover stages of the LoxiLB seed).
