@@ -157,6 +157,9 @@ func TestAHeadThatIsTooLongIsA431(t *testing.T) {
 		if err != nil || resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 			t.Errorf("%s: %v, %v", name, resp, err)
 		}
+		if err == nil {
+			_ = resp.Body.Close()
+		}
 		_ = conn.Close()
 	}
 }
