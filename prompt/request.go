@@ -97,10 +97,10 @@ func (r *Request) Reset() {
 	}
 	clear(r.msgs)
 	clear(r.parts)
-	*r = Request{
-		ids: r.ids[:0], msgs: r.msgs[:0], parts: r.parts[:0], Images: r.Images[:0], scratch: r.scratch[:0],
-		last: r.last.or(r.Model, r.LoRA, r.CacheSalt),
-	}
+	ids, msgs, parts, images, scratch := r.ids[:0], r.msgs[:0], r.parts[:0], r.Images[:0], r.scratch[:0]
+	last := r.last.or(r.Model, r.LoRA, r.CacheSalt)
+	*r = Request{} // in place: a literal with these in it would be made elsewhere and copied
+	r.ids, r.msgs, r.parts, r.Images, r.scratch, r.last = ids, msgs, parts, images, scratch, last
 }
 
 // names are the strings of an earlier request. The next one likely has the same,

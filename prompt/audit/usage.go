@@ -11,15 +11,24 @@ const tailSize = 2 << 10
 // Tail keeps the last bytes of a response body, where engines report usage. The
 // zero value is empty. It holds 4 KiB: keep it for further requests.
 type Tail struct {
-	buf [2 * tailSize]byte
-	n   int
+	buf  [2 * tailSize]byte
+	n    int
+	read bool // told is what is in it
+	told told
+}
+
+// told is what a body's last usage object says.
+type told struct {
+	counted, cached, output int
+	ok                      bool
 }
 
 // Reset empties t.
-func (t *Tail) Reset() { t.n = 0 }
+func (t *Tail) Reset() { t.n, t.read = 0, false }
 
 // Add appends a piece of the body.
 func (t *Tail) Add(chunk []byte) {
+	t.read = false
 	if len(chunk) >= tailSize {
 		t.n = copy(t.buf[:], chunk[len(chunk)-tailSize:])
 		return
@@ -34,13 +43,22 @@ func (t *Tail) Add(chunk []byte) {
 // event stream. It reports whether there is one; when not, and r was
 // [Comparable], r is no more.
 func (t *Tail) Usage(r *Report) bool {
-	counted, cached, ok := findUsage(t.buf[:t.n])
-	if ok {
-		r.Counted, r.Cached, r.Output = counted, cached, findOutput(t.buf[:t.n])
+	if !t.read {
+		t.read, t.told = true, usageIn(t.buf[:t.n])
+	}
+	if t.told.ok {
+		r.Counted, r.Cached, r.Output = t.told.counted, t.told.cached, t.told.output
 	} else if r.Skip == Comparable {
 		r.Skip = SkipNoUsage
 	}
-	return ok
+	return t.told.ok
+}
+
+func usageIn(b []byte) (u told) {
+	if u.counted, u.cached, u.ok = findUsage(b); u.ok {
+		u.output = findOutput(b)
+	}
+	return u
 }
 
 // findUsage looks for keys only and builds no tree: a key inside a string would
@@ -48,7 +66,7 @@ func (t *Tail) Usage(r *Report) bool {
 // vLLM without --enable-prompt-tokens-details.
 func findUsage(b []byte) (counted, cached int, ok bool) {
 	for end := len(b); ; {
-		at := bytes.LastIndex(b[:end], []byte(`"usage"`))
+		at := lastIndex(b[:end], []byte(`"usage"`))
 		if at < 0 {
 			return 0, -1, false
 		}
@@ -68,11 +86,24 @@ func findUsage(b []byte) (counted, cached int, ok bool) {
 	}
 }
 
+// lastIndex is bytes.LastIndex by way of bytes.Index, which looks at many bytes at once:
+// most of what is searched has no usage in it.
+func lastIndex(b, key []byte) int {
+	last := -1
+	for from := 0; ; from = last + 1 {
+		at := bytes.Index(b[from:], key)
+		if at < 0 {
+			return last
+		}
+		last = from + at
+	}
+}
+
 // findOutput returns how many tokens the engine has generated, as the last usage
 // object says; 0 when it does not.
 func findOutput(b []byte) int {
 	for _, key := range [...]string{`"completion_tokens"`, `"output_tokens"`} {
-		if at := bytes.LastIndex(b, []byte(key)); at >= 0 {
+		if at := lastIndex(b, []byte(key)); at >= 0 {
 			n, _ := number(b[at:], key)
 			return n
 		}

@@ -105,3 +105,21 @@ func BenchmarkTail(b *testing.B) {
 		tl.Add(chunk)
 	}
 }
+
+func TestUsageIsLookedForAnewWhenMoreCame(t *testing.T) {
+	var tail Tail
+	tail.Add([]byte(`"usage":{"prompt_tokens":1,"completion_tokens":2}`))
+	var r Report
+	for range 2 {
+		if !tail.Usage(&r) || r.Counted != 1 || r.Output != 2 {
+			t.Errorf("%+v", r)
+		}
+	}
+	tail.Add([]byte(`"usage":{"prompt_tokens":3,"completion_tokens":4}`))
+	if !tail.Usage(&r) || r.Counted != 3 || r.Output != 4 {
+		t.Errorf("behind another piece: %+v", r)
+	}
+	if tail.Reset(); tail.Usage(&r) {
+		t.Error("usage in nothing")
+	}
+}
