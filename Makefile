@@ -97,8 +97,8 @@ bench-nats: bin/pointsman ## requests over NATS beside HTTP to the same instant 
 	bin/pointsman bench nats
 
 .PHONY: bench-forward
-bench-forward: build ## the forwarder in direct mode beside a direct connection and a reference proxy
-	bin/pointsman bench forward --forwarder bin/forwarder
+bench-forward: build tools ## the forwarder in direct mode beside a direct connection, a reference proxy and Envoy
+	bin/pointsman bench forward --forwarder bin/forwarder --envoy $(ENVOY)
 
 .PHONY: replay
 replay: bin/pointsman ## what each policy would do with a trace (TRACE=file), in a report with plots: HTML=replay.html

@@ -20,6 +20,8 @@ type forwardConfig struct {
 	open      int           // silent streams held open to weigh one
 	only      int           // connections of the only rows; 0 for all
 	mode      string        // of the only rows; "" for both
+	lean      bool          // the client does not decode what streams bring
+	envoy     string        // the Envoy binary, a contender too; "" for none
 }
 
 // forwardRow is one line of the result. What is compared was measured in turns
@@ -35,6 +37,9 @@ type forwardRow struct {
 	// RatioOfReference is the reference's ratio, by which results of other machines and
 	// clients compare: BASELINE's, of the same kind, had 0.26 and 0.83 at c = 32.
 	RatioOfReference float64 `json:"reference_ratio"`
+	// Of Envoy, which has one thread and no filter but its router; 0 where it took no part.
+	RatioOfEnvoy float64 `json:"envoy_ratio,omitempty"`
+	CPUOfEnvoy   float64 `json:"envoy_cpu_us,omitempty"`
 }
 
 // forwardResult is the one JSON object.
@@ -55,8 +60,8 @@ const (
 
 // Forward measures the forwarder in direct mode, in a process of its own, beside
 // a direct connection to the same worker, which answers at once, and beside an
-// httputil.ReverseProxy that reads the body before it forwards it. All three take
-// turns.
+// httputil.ReverseProxy that reads the body before it forwards it, and if asked beside
+// Envoy. All take turns.
 func Forward(ctx context.Context, args []string, out, log io.Writer) error {
 	if len(args) > 0 && args[0] == childFlag {
 		return forwardChild(ctx, args[1:], out)
@@ -91,6 +96,8 @@ func forwardFlags(args []string, log io.Writer) (forwardConfig, error) {
 	set.IntVar(&cfg.open, "open", 1000, "silent streams held open to weigh one")
 	set.IntVar(&cfg.only, "c", 0, "measure only the rows of this many connections: 1, 32 or 128; 0 for all")
 	set.StringVar(&cfg.mode, "mode", "", "measure only the rows of this mode: unary or sse100; empty for both")
+	set.BoolVar(&cfg.lean, "lean", false, "let the client look for the ends of events only, and not decode them")
+	set.StringVar(&cfg.envoy, "envoy", "", "the Envoy binary, to be measured too; empty for none")
 	if err := set.Parse(args); err != nil {
 		return cfg, err
 	}
@@ -105,6 +112,8 @@ type forwardRig struct {
 	worker    *forwardPart
 	reference *forwardPart
 	forwarder *forwardPart
+	envoy     *forwardPart // nil for none
+	lean      bool         // see forwardConfig
 	log       io.Writer
 }
 
@@ -129,7 +138,7 @@ func measureForward(ctx context.Context, cfg forwardConfig, self []string, dir s
 		}
 	}
 	for left := cfg.streams - result.Streams; left > 0; left = cfg.streams - result.Streams {
-		load := &forwardLoad{part: rig.forwarder, mode: modeSSE, c: 32, most: min(left, 5000)}
+		load := &forwardLoad{part: rig.forwarder, mode: modeSSE, c: 32, lean: rig.lean, most: min(left, 5000)}
 		var got forwardRound
 		if got, err = load.run(ctx, time.Minute); err != nil {
 			return nil, err
@@ -148,8 +157,11 @@ type forwardSamples struct{ rps, cpu, p50, allocs, worker, client []float64 }
 
 // row measures one row: a round of each contender in turn.
 func (rig *forwardRig) row(ctx context.Context, cfg forwardConfig, mode string, c int, result *forwardResult) error {
-	parts := [3]*forwardPart{rig.worker, rig.reference, rig.forwarder}
-	var all [3]forwardSamples
+	parts := []*forwardPart{rig.worker, rig.reference, rig.forwarder}
+	if rig.envoy != nil {
+		parts = append(parts, rig.envoy)
+	}
+	all := make([]forwardSamples, len(parts))
 	for round := range cfg.rounds + 1 {
 		for turn := range parts {
 			which := (round + turn) % len(parts)
@@ -157,7 +169,7 @@ func (rig *forwardRig) row(ctx context.Context, cfg forwardConfig, mode string, 
 			if err != nil {
 				return err
 			}
-			if which == 2 && mode == modeSSE {
+			if parts[which] == rig.forwarder && mode == modeSSE {
 				result.Streams += got.done
 				result.StreamsCut += got.cut
 			}
@@ -177,10 +189,15 @@ func (rig *forwardRig) row(ctx context.Context, cfg forwardConfig, mode string, 
 
 		RatioOfReference: Round(ratios(reference.rps, direct.rps), 3),
 	}
-	result.Rows = append(result.Rows, row)
 	fmt.Fprintf(rig.log, "%s c=%d: %.3f of direct (%.0f/s), %.1f µs CPU, %.2f x reference (%.1f µs, %.3f of direct), p50 +%.3f ms, %.1f allocations; worker and client %.0f + %.0f µs direct, %.0f + %.0f behind it\n",
 		mode, c, row.Ratio, Median(direct.rps), row.CPU, row.VsReference, Median(reference.cpu), row.RatioOfReference, row.AddedP50, row.Allocs,
 		Median(direct.worker), Median(direct.client), Median(mine.worker), Median(mine.client))
+	if rig.envoy != nil {
+		envoy := &all[3]
+		row.RatioOfEnvoy, row.CPUOfEnvoy = Round(ratios(envoy.rps, direct.rps), 3), Round(Median(envoy.cpu), 1)
+		fmt.Fprintf(rig.log, "  Envoy %.3f of direct, %.1f µs CPU\n", row.RatioOfEnvoy, row.CPUOfEnvoy)
+	}
+	result.Rows = append(result.Rows, row)
 	return nil
 }
 

@@ -22,7 +22,7 @@ type forwardPart struct {
 }
 
 func (rig *forwardRig) stop() {
-	for _, p := range []*forwardPart{rig.forwarder, rig.reference, rig.worker} {
+	for _, p := range []*forwardPart{rig.envoy, rig.forwarder, rig.reference, rig.worker} {
 		if p != nil {
 			p.stop()
 		}
@@ -36,7 +36,7 @@ const (
 
 // startForwardRig starts the worker, then what stands before it.
 func startForwardRig(ctx context.Context, cfg forwardConfig, self []string, dir string, log io.Writer) (*forwardRig, error) {
-	rig := &forwardRig{log: log}
+	rig := &forwardRig{lean: cfg.lean, log: log}
 	start := func(args ...string) (*forwardPart, error) {
 		p, err := startChild(ctx, self, log, args[0], args[1:]...)
 		if err != nil {
@@ -54,6 +54,9 @@ func startForwardRig(ctx context.Context, cfg forwardConfig, self []string, dir 
 	}
 	if err == nil {
 		rig.forwarder, err = startForwarder(ctx, cfg.forwarder, rig.worker.addr, dir, log)
+	}
+	if err == nil && cfg.envoy != "" {
+		rig.envoy, err = startEnvoy(ctx, cfg.envoy, rig.worker.addr, dir, log)
 	}
 	if err != nil {
 		rig.stop()

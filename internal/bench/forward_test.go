@@ -46,9 +46,11 @@ func TestTheForwardLoadCountsStreamsThatEndEarly(t *testing.T) {
 				}
 				end(w)
 			}))
-			got, err := (&forwardLoad{part: part, mode: modeSSE, c: 2, most: 6}).run(t.Context(), time.Minute)
-			if err != nil || got.done != 6 || got.cut != 6 {
-				t.Errorf("%+v, %v; want 6 of 6 cut", got, err)
+			for _, lean := range []bool{false, true} {
+				got, err := (&forwardLoad{part: part, mode: modeSSE, c: 2, lean: lean, most: 6}).run(t.Context(), time.Minute)
+				if err != nil || got.done != 6 || got.cut != 6 {
+					t.Errorf("lean %v: %+v, %v; want 6 of 6 cut", lean, got, err)
+				}
 			}
 		})
 	}
