@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -71,6 +72,9 @@ type guardedConn struct {
 
 // Read implements net.Conn.
 func (c *guardedConn) Read(p []byte) (int, error) {
+	if len(p) == 1 && c.at == atRequestLine && c.deadlines.pause() { // one byte is net/http's watch behind a request
+		return 0, os.ErrDeadlineExceeded
+	}
 	n, err := c.deadlines.from(c.Conn, p)
 	if c.at != unguarded && !c.look(p[:n]) {
 		return 0, errFraming

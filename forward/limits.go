@@ -55,8 +55,11 @@ func (x *exchange) limit() context.CancelFunc {
 
 // left returns what is left of the time that the client allows; false when it
 // allows any.
-func (x *exchange) left(now time.Time) (time.Duration, bool) {
-	return x.deadline.Sub(now), !x.deadline.IsZero()
+func (x *exchange) left() (time.Duration, bool) {
+	if x.deadline.IsZero() {
+		return 0, false
+	}
+	return time.Until(x.deadline), true
 }
 
 // nonce are eight random hexadecimal digits. They keep names apart and need not be

@@ -26,9 +26,10 @@ func (p *Progress) Reach(s Stage) {
 	if p == nil || int(s) >= stageCount {
 		return
 	}
-	p.at[s].Store(int64(time.Since(p.start)) + 1)
+	since := time.Since(p.start)
+	p.at[s].Store(int64(since) + 1)
 	if p.timed != nil {
-		p.timed.reached(s)
+		p.timed.reached(s, since)
 	}
 }
 

@@ -54,7 +54,7 @@ func (x *exchange) send(ctx context.Context, to *sending, req *Request) (*Respon
 		t := x.newTry(to)
 		x.address(req, t, to, body)
 		if to.timed != nil {
-			to.timed.reached(StageDispatched) // for transports that tell nothing
+			to.timed.reached(StageDispatched, time.Since(x.start)) // for transports that tell nothing
 		}
 		resp, err := tr.Do(ctx, to.worker, req)
 		dialed := !unreached(err)
@@ -176,7 +176,7 @@ func (x *exchange) address(req *Request, t *try, to *sending, body []byte) {
 		t.values[1] = x.clientID
 		req.Header[headerClientID] = t.values[1:2:2]
 	}
-	if left, ok := x.left(time.Now()); ok {
+	if left, ok := x.left(); ok {
 		req.Header[headerBudget] = []string{strconv.FormatInt(max(left.Milliseconds(), 1), 10)}
 	}
 	if x.cfg.EngineRequestID {

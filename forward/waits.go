@@ -44,8 +44,8 @@ func (w *waits) claim() bool {
 	return first
 }
 
-// reached follows the stages of the request.
-func (a *attempt) reached(s Stage) {
+// reached follows the stages of the request, by the time since its start.
+func (a *attempt) reached(s Stage, since time.Duration) {
 	w := &a.waits
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,11 +57,11 @@ func (a *attempt) reached(s Stage) {
 		w.idle.halt()
 		w.first.halt()
 	case StageWrite:
-		w.idle.run()
+		w.idle.run(since)
 	case StageDispatched:
-		w.idle.run()
+		w.idle.run(since)
 		if !w.began {
-			w.first.run()
+			w.first.run(since)
 		}
 	case StageHead, StageBody:
 		w.answered = true
@@ -69,7 +69,7 @@ func (a *attempt) reached(s Stage) {
 }
 
 // reading starts the idle timer, and rest stops it.
-func (w *waits) reading() { w.idle.run() }
+func (w *waits) reading() { w.idle.run(time.Since(w.idle.a.x.start)) }
 func (w *waits) rest()    { w.idle.halt() }
 
 // token notes the first content. It reports false when its time was up.
@@ -100,14 +100,14 @@ type lapse struct {
 	set   bool          // timer is to end
 }
 
-// run starts the time, anew if it runs.
-func (l *lapse) run() {
+// run starts the time, anew if it runs: so long after the request's start.
+func (l *lapse) run(since time.Duration) {
 	if l.limit <= 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.since = time.Since(l.a.x.start) + 1
+	l.since = since + 1
 	switch {
 	case l.set:
 	case l.timer == nil:
