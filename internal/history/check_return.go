@@ -9,37 +9,47 @@ import (
 // allReturn is I11: whom something leaves out is left out no longer than that lasts,
 // and once everything was healed every worker gets requests again.
 func allReturn(v *view, broken func(string, ...any)) {
+	last := map[string]*Sample{} // by source
 	for i := range v.Samples {
 		s := &v.Samples[i]
-		for reason, most := range map[string]func(*Sample) int{
+		before := last[s.Source]
+		last[s.Source] = s
+		for reason, most := range map[string]func(s, before *Sample) int{
 			"circuit_open": v.mayBeOpen,
 			"pair_open":    v.mayBeParted,
 			"busy":         v.mayBeBusy,
 			"unhealthy":    v.mayBeSick,
 		} {
-			if n := s.Excluded[reason]; n > 0 && n > most(s) {
-				broken("%s leaves out %d as %s at %s, of which %d may be", s.Source, n, reason, s.At.Format(time.StampMilli), most(s))
+			if n := s.Excluded[reason]; n > 0 && n > most(s, before) {
+				broken("%s leaves out %d as %s at %s, of which %d may be", s.Source, n, reason, s.At.Format(time.StampMilli), most(s, before))
 			}
 		}
 	}
 	v.allServe(broken)
 }
 
-// mayBeOpen counts the workers that their circuits may leave out.
-func (v *view) mayBeOpen(s *Sample) (n int) {
+// mayBeOpen counts the workers that their circuits may leave out. A program does not say
+// all at one moment: a circuit that was not closed in the sample before may have become
+// so while this one was taken, behind the count and before its state.
+func (v *view) mayBeOpen(s, before *Sample) (n int) {
 	for id, one := range s.Circuits {
-		if v.mayLeaveOut(one, id, s.At) {
+		closes := before != nil && one.State == Closed && before.Circuits[id].State != Closed
+		if closes || v.mayLeaveOut(one, id, s.At) {
 			n++
 		}
 	}
 	return n
 }
 
-func (v *view) mayBeParted(s *Sample) (n int) {
+// mayBeParted is the same for pairs, of which samples have those that are not closed.
+func (v *view) mayBeParted(s, before *Sample) (n int) {
 	for _, p := range s.Pairs {
 		if v.mayLeaveOut(p.Circuit, p.Decode, s.At) {
 			n++
 		}
+	}
+	if before != nil {
+		n += max(len(before.Pairs)-len(s.Pairs), 0)
 	}
 	return n
 }
@@ -62,7 +72,7 @@ func (v *view) asked(worker string, at time.Time) bool {
 }
 
 // mayBeBusy counts the workers that may have said so a moment ago.
-func (v *view) mayBeBusy(s *Sample) int {
+func (v *view) mayBeBusy(s, _ *Sample) int {
 	said := map[string]bool{}
 	for i := range v.Requests {
 		r := &v.Requests[i]
@@ -83,7 +93,7 @@ func (v *view) mayBeBusy(s *Sample) int {
 
 // mayBeSick counts the workers that something was wrong with in the time that probes
 // take to see that it is over.
-func (v *view) mayBeSick(s *Sample) (n int) {
+func (v *view) mayBeSick(s, _ *Sample) (n int) {
 	for id := range v.workers {
 		if slices.ContainsFunc(v.Faults, func(f Fault) bool {
 			return !f.Tame && (f.Worker == id || f.Worker == "") && f.From.Before(s.At) && f.To.Add(v.limits.Health+v.limits.Expiry).After(s.At)

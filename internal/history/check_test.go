@@ -149,6 +149,23 @@ func TestOneProbeOfAnOpenCircuitIsNoViolation(t *testing.T) {
 	}
 }
 
+func TestACircuitMayCloseWhileItsSampleIsTaken(t *testing.T) {
+	h := good()
+	for i := range h.Samples {
+		switch s := &h.Samples[i]; {
+		case s.At.Equal(at(5)): // it was open at 4.5
+			s.Excluded = map[string]int{"circuit_open": 1}
+		case s.At.Equal(at(8)):
+			s.Excluded, s.Pairs = map[string]int{"pair_open": 1}, []Pair{{"d", Circuit{Open, at(8.2), 1}}}
+		case s.At.Equal(at(8.5)):
+			s.Excluded = map[string]int{"pair_open": 1}
+		}
+	}
+	if found := Check(h, DefaultLimits()); len(found) != 0 {
+		t.Errorf("%v", found)
+	}
+}
+
 func TestAPickerThatWasStartedAnewHasForgottenItsCircuits(t *testing.T) {
 	h := good()
 	for i := range h.Samples {
