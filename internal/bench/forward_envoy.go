@@ -57,13 +57,5 @@ func startEnvoy(ctx context.Context, binary, worker, dir string, log io.Writer) 
 	}
 	cmd := exec.CommandContext(ctx, binary, "-c", file, "--concurrency", "1", "-l", "error", "--disable-hot-restart") //nolint:gosec // the caller's own command line names it
 	cmd.Stdout, cmd.Stderr = log, log
-	p, err := startProgram("Envoy", cmd, "127.0.0.1:"+ports[0], "")
-	if err != nil {
-		return nil, err
-	}
-	if err = p.await(ctx, p.saysReady); err != nil {
-		p.stop()
-		return nil, err
-	}
-	return &forwardPart{process: p, worker: worker}, nil
+	return startPart(ctx, "Envoy", cmd, worker, ports[0], "")
 }

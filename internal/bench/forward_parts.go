@@ -81,7 +81,13 @@ func startForwarder(ctx context.Context, binary, worker, dir string, log io.Writ
 		"--port", ports[0], "--metrics-port", ports[1], "--router-mode", "direct",
 		"--request-transport", "http", "--kv-event-transport", "none", "--drain-delay", "0", "--drain-timeout", "1")
 	cmd.Stdout, cmd.Stderr = log, log
-	p, err := startProgram("forwarder", cmd, "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[1])
+	return startPart(ctx, "forwarder", cmd, worker, ports[0], "127.0.0.1:"+ports[1])
+}
+
+// startPart runs cmd, which listens at port before the worker, until it says that it is
+// ready.
+func startPart(ctx context.Context, name string, cmd *exec.Cmd, worker, port, metrics string) (*forwardPart, error) {
+	p, err := startProgram(name, cmd, "127.0.0.1:"+port, metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +98,7 @@ func startForwarder(ctx context.Context, binary, worker, dir string, log io.Writ
 	return &forwardPart{process: p, worker: worker}, nil
 }
 
-// saysReady reports whether the forwarder says that it is ready.
+// saysReady reports whether the process says that it is ready.
 func (p *process) saysReady(ctx context.Context) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.addr+"/ready", http.NoBody)
 	if err != nil {

@@ -102,8 +102,11 @@ func (b *body) Wait() {
 // Poll implements forward.Waiter; a connection under TLS cannot tell.
 func (b *body) Poll() bool {
 	c := b.x.c
-	if !b.Waits() || !c.bare() || c.broken != nil {
-		return !b.Waits()
+	switch {
+	case !b.Waits():
+		return true
+	case !c.bare(), c.broken != nil:
+		return false
 	}
 	b.empty()
 	c.r, c.w = 0, 0
