@@ -14,7 +14,11 @@ import (
 // forward serves one request that needs a worker.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, client *guardedConn) {
 	x := s.begin(w, r)
-	x.client = client
+	if x.client = client; client != nil && r.ContentLength != 0 {
+		x.ctx = &x.life
+		client.serve(&x.life)
+		defer client.release()
+	}
 	defer x.limit()()
 	inflight := s.metrics.running(x.router())
 	inflight.Inc()
@@ -100,6 +104,7 @@ func (x *exchange) admit() error {
 		return err
 	}
 	x.body = body
+	x.client.watch()
 	var raw []byte
 	if body != nil {
 		raw = *body

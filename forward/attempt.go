@@ -27,8 +27,8 @@ type attempt struct {
 	picked   picker.Decision
 	decision *picker.Decision // picked, or the alternate for its decode worker
 	begin    func() error     // called when the worker has produced something: its error ends the attempt; may be nil
-	ctx      context.Context  //nolint:containedctx // its life is the attempt's
-	cancel   context.CancelCauseFunc
+	life     life             // its context
+	above    Ending           // of the request's
 	waits    waits
 	last     *try    // of the leg that is relayed to the client; nil before it was sent
 	sent     Request // of a request that is no pair's
@@ -53,16 +53,17 @@ type attempt struct {
 func (a *attempt) try() (err error) {
 	x := a.x
 	outcome := breaker.Neutral
-	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
+	a.life.follow(x.ctx, &a.above)
 	defer func() {
+		a.waits.stop()
+		a.above.Stop()
+		a.cancel(nil)
 		if outcome == breaker.Success {
 			a.decision.Answered(x.answered())
 		}
 		a.decision.Done(time.Now(), outcome)
 	}()
-	defer a.cancel(nil)
 	a.waits.prepare(a)
-	defer a.waits.stop()
 	x.current = a
 	err = a.run()
 	x.s.pending.settle(a)
@@ -73,6 +74,9 @@ func (a *attempt) try() (err error) {
 	x.end(a.last, why, err)
 	return err
 }
+
+// cancel ends the attempt with cause, if nothing has before; nil is [context.Canceled].
+func (a *attempt) cancel(cause error) { a.life.end(cause) }
 
 // reason says how the leg that is relayed has ended.
 func (a *attempt) reason(err error) reason {
@@ -150,7 +154,7 @@ func hasAffinity(d *picker.Decision) bool { return d.Affinity() }
 // relay sends req and what the worker answers to the client.
 func (a *attempt) relay(to *sending, req *Request) error {
 	x := a.x
-	resp, t, err := x.send(a.ctx, to, req)
+	resp, t, err := x.send(&a.life, to, req)
 	if err != nil {
 		return a.cause(err)
 	}
@@ -204,7 +208,7 @@ func (a *attempt) rested(err error) error {
 
 // cause returns why the attempt was canceled, or else err.
 func (a *attempt) cause(err error) error {
-	switch cause := context.Cause(a.ctx); {
+	switch cause := a.life.Err(); {
 	case cause == nil:
 		return err
 	case errors.Is(cause, context.Canceled):

@@ -18,10 +18,6 @@ type deadlines struct {
 	wanted  time.Time // for reads
 	read    time.Time // the one in force
 
-	pausing bool          // see pause
-	resumed chan struct{} // ends a pause; made for the first one
-	resume  *time.Timer   // likewise
-
 	write time.Time // the one in force; the writing goroutine's
 }
 
@@ -32,9 +28,6 @@ func (c *guardedConn) SetReadDeadline(t time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.wanted = t
-	if d.pausing && !t.IsZero() {
-		d.goOn()
-	}
 	if d.reading {
 		return d.apply(c.Conn)
 	}
@@ -58,55 +51,6 @@ func (c *guardedConn) SetWriteDeadline(t time.Time) error {
 	}
 	c.deadlines.write = t
 	return c.Conn.SetWriteDeadline(t)
-}
-
-// watchPause is how long net/http's watch for the client's leaving is put off. Many
-// answers are there by then, and to watch costs a read that finds nothing, a wait of the
-// poller, and two deadlines to end it.
-const watchPause = 5 * time.Millisecond
-
-// pause waits for watchPause, or less when a deadline is set. It reports whether that has
-// passed: the watch is over then.
-func (d *deadlines) pause() bool {
-	if d.paused() {
-		<-d.resumed
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return !d.wanted.IsZero() && time.Until(d.wanted) <= 0
-}
-
-// paused begins a pause; false when a deadline is set already.
-func (d *deadlines) paused() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.wanted.IsZero() {
-		return false
-	}
-	d.pausing = true
-	if d.resumed == nil {
-		d.resumed = make(chan struct{}, 1)
-		d.resume = time.AfterFunc(watchPause, d.over)
-	} else {
-		d.resume.Reset(watchPause)
-	}
-	return true
-}
-
-// over is the timer's. It is not stopped when a pause ends before its time, and may then
-// end the next one early.
-func (d *deadlines) over() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.goOn()
-}
-
-// goOn ends a pause, with mu held.
-func (d *deadlines) goOn() {
-	if d.pausing {
-		d.pausing = false
-		d.resumed <- struct{}{} // has room: one for each pause
-	}
 }
 
 // from reads from c, the connection, until the deadline that is wanted.

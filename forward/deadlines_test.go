@@ -2,7 +2,6 @@ package forward
 
 import (
 	"errors"
-	"io"
 	"net"
 	"os"
 	"testing"
@@ -126,64 +125,6 @@ func TestALaterDeadlineIsSetWhenTheEarlierComes(t *testing.T) {
 					if err := read(); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(start) != later {
 						t.Errorf("the later one: %v after %v", err, time.Since(start))
 					}
-				}
-			})
-		})
-	}
-}
-
-// The watch for a client's leaving is a read of one byte behind a request.
-func TestTheWatchForAClientBeginsAfterAPauseAndEndsAtOnce(t *testing.T) {
-	watch := func(c *guardedConn) <-chan error {
-		c.at = atRequestLine
-		failed := make(chan error, 1)
-		go func() {
-			_, err := c.Read(make([]byte, 1))
-			failed <- err
-		}()
-		synctest.Wait()
-		return failed
-	}
-	past := time.Unix(1, 0) // as net/http has it
-	t.Run("ended", func(t *testing.T) {
-		inPipe(t, 0, func(c *guardedConn, under *counted, _ net.Conn) {
-			start := time.Now()
-			for range 3 { // requests one after another
-				failed := watch(c)
-				c.SetReadDeadline(past)
-				if err := <-failed; !errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Errorf("the watch ends with %v", err)
-				}
-				c.SetReadDeadline(time.Time{})
-			}
-			if time.Since(start) > 0 || under.reads > 0 {
-				t.Errorf("it took %v and %d deadlines", time.Since(start), under.reads)
-			}
-			c.SetReadDeadline(past) // before its goroutine runs
-			if err := <-watch(c); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(start) > 0 {
-				t.Errorf("a watch that is over before it begins: %v after %v", err, time.Since(start))
-			}
-		})
-	})
-	t.Run("ended later", func(t *testing.T) {
-		inPipe(t, 0, func(c *guardedConn, _ *counted, _ net.Conn) {
-			failed := watch(c)
-			<-time.NewTimer(time.Second).C
-			c.SetReadDeadline(past)
-			if err := <-failed; !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("the watch ends with %v", err)
-			}
-		})
-	})
-	for name, leaves := range map[string]time.Duration{"in the pause": 0, "behind it": time.Second} {
-		t.Run("the client leaves "+name, func(t *testing.T) {
-			inPipe(t, 0, func(c *guardedConn, _ *counted, other net.Conn) {
-				start := time.Now()
-				failed := watch(c)
-				<-time.NewTimer(leaves).C
-				other.Close()
-				if err := <-failed; !errors.Is(err, io.EOF) || time.Since(start) != max(leaves, watchPause) {
-					t.Errorf("%v after %v", err, time.Since(start))
 				}
 			})
 		})

@@ -27,6 +27,7 @@ type exchange struct {
 	client *guardedConn    // by which an HTTP/1 request came; nil for others
 	conn   *guardedConn    // that gathers what a stream writes; nil for none
 	ctx    context.Context //nolint:containedctx // its life is the request's
+	life   life            // that it is of where the connection says when the client leaves
 	start  time.Time
 	id     string
 

@@ -8,8 +8,12 @@ import (
 // connKey is the context key of a client's connection.
 type connKey struct{}
 
-// withConn is a server's ConnContext: it keeps the connection for its requests.
+// withConn is a server's ConnContext: it keeps the connection for its requests, which
+// end with ctx.
 func withConn(ctx context.Context, c net.Conn) context.Context {
+	if guarded, ok := c.(*guardedConn); ok {
+		guarded.within(ctx)
+	}
 	return context.WithValue(ctx, connKey{}, c)
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -55,6 +54,7 @@ const (
 type guardedConn struct {
 	net.Conn
 	deadlines deadlines
+	leaving   leaving
 
 	bufs      *buffers
 	gathering bool
@@ -72,10 +72,10 @@ type guardedConn struct {
 
 // Read implements net.Conn.
 func (c *guardedConn) Read(p []byte) (int, error) {
-	if len(p) == 1 && c.at == atRequestLine && c.deadlines.pause() { // one byte is net/http's watch behind a request
-		return 0, os.ErrDeadlineExceeded
+	if len(p) == 1 && c.leaving.ours() { // one byte is net/http's watch behind a request
+		return 0, nil
 	}
-	n, err := c.deadlines.from(c.Conn, p)
+	n, err := c.next(p)
 	if c.at != unguarded && !c.look(p[:n]) {
 		return 0, errFraming
 	}

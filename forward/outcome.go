@@ -31,7 +31,7 @@ const (
 // does not say otherwise: net/http cancels the request's context also when the time
 // for its body is up.
 func (x *exchange) gone(err error) bool {
-	return x.r.Context().Err() != nil && !errors.Is(err, errDraining) && !errors.Is(err, errSlowBody)
+	return (x.life.Err() != nil || x.r.Context().Err() != nil) && !errors.Is(err, errDraining) && !errors.Is(err, errSlowBody)
 }
 
 // ending says how the request has ended.

@@ -80,7 +80,7 @@ func (a *attempt) runPair() error {
 func (l *legs) begin() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if why := context.Cause(l.a.ctx); why != nil {
+	if why := l.a.life.Err(); why != nil {
 		return l.a.cause(why)
 	}
 	l.began = true
@@ -108,7 +108,7 @@ func (l *legs) concurrent() error {
 		return &legError{err}
 	}
 	x := l.a.x
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.a.ctx))
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(&l.a.life))
 	ended := make(chan struct{})
 	var failed error // why the prefill leg failed; to be read once it has ended
 	x.s.legs.Go(func() {
@@ -170,7 +170,7 @@ func (l *legs) serial() error {
 	if err != nil {
 		return &legError{err}
 	}
-	ctx, cancel := context.WithCancelCause(l.a.ctx)
+	ctx, cancel := context.WithCancelCause(&l.a.life)
 	defer cancel(nil)
 	if limit := l.a.x.cfg.PrefillTimeout; limit > 0 {
 		late := time.AfterFunc(limit, func() { cancel(errPrefillTimeout) })
@@ -178,7 +178,7 @@ func (l *legs) serial() error {
 	}
 	answered, err := l.runPrefill(ctx, pre)
 	if err != nil {
-		if l.a.ctx.Err() != nil { // the attempt itself was ended
+		if l.a.life.Err() != nil { // the attempt itself was ended
 			err = l.a.cause(err)
 		}
 		if errors.Is(err, errClientGone) {

@@ -14,7 +14,7 @@ import (
 func (l *legs) undialed(err error) bool {
 	var broken *Error
 	dial := uncarried(err) || errors.As(err, &broken) && broken.Stage == StageDial
-	return dial && !l.a.x.committed && l.a.ctx.Err() == nil
+	return dial && !l.a.x.committed && l.a.life.Err() == nil
 }
 
 // mayMove reports whether the cap and the budget leave another decode worker to a
@@ -38,8 +38,8 @@ func (l *legs) move(last error) error {
 	}
 	x.flight.Moved(time.Now(), x.receipt(nil, 0))
 	d := new(picker.Decision)
-	if err := x.reserveDecode(a.ctx, l.pair.Prefill, d); err != nil {
-		return x.noOther(a.ctx, last, err)
+	if err := x.reserveDecode(&a.life, l.pair.Prefill, d); err != nil {
+		return x.noOther(&a.life, last, err)
 	}
 	x.workers = append(x.workers, d.Worker.ID)
 	x.fly(d)

@@ -27,7 +27,7 @@ func barePair(t *testing.T) (ours *conn, theirs *net.TCPConn) {
 
 func TestPollReadsWhatHasComeAndDoesNotWait(t *testing.T) {
 	ours, theirs := barePair(t)
-	b := &body{x: &exchange{c: ours, ctx: t.Context(), stop: func() bool { return true }}, framing: framedByChunks}
+	b := &body{x: &exchange{c: ours, ctx: t.Context()}, framing: framedByChunks}
 	if b.Poll() {
 		t.Error("something has come out of nothing")
 	}

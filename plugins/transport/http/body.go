@@ -272,7 +272,7 @@ func (b *body) end() {
 	}
 	b.done = true
 	c := b.x.c
-	if !b.x.stop() || !b.keep || c.r != c.w { // bytes behind the body belong to nothing we asked for
+	if !b.x.ending.Stop() || !b.keep || c.r != c.w { // bytes behind the body belong to nothing we asked for
 		c.close()
 		return
 	}
@@ -307,7 +307,7 @@ func (b *body) release() {
 		return
 	}
 	b.done = true
-	b.x.stop()
+	b.x.ending.Stop()
 	b.x.c.close()
 }
 

@@ -91,10 +91,10 @@ func (m message) small() bool { return len(m.body) == 0 }
 // on performs one exchange on c and takes c over.
 func (t *Transport) on(ctx context.Context, c *conn, out message) (*forward.Response, error) {
 	x := &exchange{t: t, c: c, ctx: ctx}
-	x.stop = context.AfterFunc(ctx, c.closing)
+	x.ending.Await(ctx, c.closing)
 	resp, err := x.run(out)
 	if err != nil {
-		x.stop()
+		x.ending.Stop()
 		c.close()
 		return nil, err
 	}
@@ -103,12 +103,12 @@ func (t *Transport) on(ctx context.Context, c *conn, out message) (*forward.Resp
 
 // exchange is one request and its response on one connection.
 type exchange struct {
-	t    *Transport
-	c    *conn
-	ctx  context.Context //nolint:containedctx // its life is the exchange's
-	stop func() bool     // ends the watch for ctx; false when c is being closed
-	body body
-	resp forward.Response
+	t      *Transport
+	c      *conn
+	ctx    context.Context //nolint:containedctx // its life is the exchange's
+	ending forward.Ending  // of ctx, which closes c
+	body   body
+	resp   forward.Response
 }
 
 func (x *exchange) run(out message) (*forward.Response, error) {
