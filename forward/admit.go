@@ -23,7 +23,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, client *guarded
 	inflight := s.metrics.running(x.router())
 	inflight.Inc()
 	defer inflight.Dec()
-	defer func() { x.flight.Leave(time.Now()) }() // should a bug end it
+	defer x.leaveFlight()
 
 	err := x.serve() //nolint:contextcheck // it goes by x.ctx, made of the request's
 	x.finish(r.Context(), err)

@@ -55,7 +55,7 @@ func (a *attempt) try() (err error) {
 	outcome := breaker.Neutral
 	a.life.follow(x.ctx, &a.above)
 	defer func() {
-		a.waits.stop()
+		a.waits.stop(x.s)
 		a.above.Stop()
 		a.cancel(nil)
 		if outcome == breaker.Success {

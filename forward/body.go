@@ -88,8 +88,11 @@ func (s *Server) readBody(rc *http.ResponseController, r *http.Request, limit bo
 // fill reads src to its end into buf, whose capacity it grows as bytes come and
 // the budget of bodies allows.
 func (s *Server) fill(rc *http.ResponseController, src io.Reader, buf *[]byte, limit bodyLimit) error {
-	var armed time.Time
-	start, size := time.Now(), 0
+	var start, armed time.Time
+	if !limit.here {
+		start = time.Now()
+	}
+	size := 0
 	var more pieces
 	defer func() { s.bodies.Give(more.held()) }()
 	for {

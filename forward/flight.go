@@ -110,12 +110,20 @@ func (x *exchange) land(took time.Duration) {
 		if x.tail != nil && d.First > 0 {
 			x.countTokens(&d)
 		}
-		x.flight.Close(time.Now(), &d)
+		x.flight.Close(x.start.Add(took), &d)
+		x.flight = nil
 	}
 	if x.tail != nil {
 		x.tail.Reset()
 		x.s.tails.Put(x.tail)
 		x.tail = nil
+	}
+}
+
+// leaveFlight ends what land has not, should a bug have kept it from that.
+func (x *exchange) leaveFlight() {
+	if x.flight != nil {
+		x.flight.Leave(time.Now())
 	}
 }
 

@@ -2,7 +2,6 @@ package forward
 
 import (
 	"net/http"
-	"net/textproto"
 	"strings"
 	"time"
 
@@ -94,7 +93,7 @@ func copyResponse(dst, src http.Header) {
 		if hopByHop(k) || k == headerRequestID || k == headerWorker || k == headerAttempts || connection != nil && named(connection, k) {
 			continue
 		}
-		dst[textproto.CanonicalMIMEHeaderKey(k)] = v
+		dst[k] = v
 	}
 }
 

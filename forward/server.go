@@ -107,6 +107,8 @@ type Server struct {
 	scans    sync.Pool         // of *prompt.Request
 	tickets  sync.Pool         // of *admitted
 	tails    sync.Pool         // of *audit.Tail
+	idles    lapses            // of workers that say nothing
+	firsts   lapses            // of first tokens
 	draining atomic.Bool
 	legs     sync.WaitGroup // prefill legs that may outlive their request
 }

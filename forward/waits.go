@@ -12,26 +12,26 @@ import (
 // when the request was fully sent to the first content.
 type waits struct {
 	mu       sync.Mutex // stages are told by transports' goroutines
-	idle     lapse
-	first    lapse
-	answered bool // the head is there: stages told late mean nothing
-	began    bool // the first content is there, or its time is up
+	start    time.Time  // of the request
+	idle     *lapse     // nil for none
+	first    *lapse     // likewise
+	answered bool       // the head is there: stages told late mean nothing
+	began    bool       // the first content is there, or its time is up
 }
 
 // prepare makes the timers; they do not run yet.
 func (w *waits) prepare(a *attempt) {
-	cfg := a.x.cfg
-	w.idle.a, w.idle.cause = a, errIdle
-	w.first.a, w.first.cause = a, errFirstToken
+	s, cfg := a.x.s, a.x.cfg
+	w.start = a.x.start
 	if !a.timesItself() {
-		w.idle.limit = cfg.IdleTimeout
+		w.idle = s.idles.lend(a, errIdle, cfg.IdleTimeout)
 	}
 	limit := cfg.TTFTTimeout
 	if a.decision.Prefill != nil {
 		limit = cfg.FirstTokenTimeout
 	}
 	if a.x.scan.Stream { // else the first token cannot be seen
-		w.first.limit = limit
+		w.first = s.firsts.lend(a, errFirstToken, limit)
 	}
 }
 
@@ -69,93 +69,127 @@ func (a *attempt) reached(s Stage, since time.Duration) {
 }
 
 // reading starts the idle timer, and rest stops it.
-func (w *waits) reading() { w.idle.run(time.Since(w.idle.a.x.start)) }
-func (w *waits) rest()    { w.idle.halt() }
+func (w *waits) reading() {
+	if w.idle != nil {
+		w.idle.run(time.Since(w.start))
+	}
+}
+
+func (w *waits) rest() { w.idle.halt() }
 
 // token notes the first content. It reports false when its time was up.
 func (w *waits) token() bool {
-	if w.first.limit == 0 {
+	if w.first == nil {
 		return true
 	}
 	w.first.halt()
 	return w.claim()
 }
 
-func (w *waits) stop() {
-	w.idle.stop()
-	w.first.stop()
+// stop ends the timers for good. Transports may still tell stages.
+func (w *waits) stop(s *Server) {
+	w.mu.Lock()
+	idle, first := w.idle, w.first
+	w.idle, w.first = nil, nil
+	w.mu.Unlock()
+	s.idles.take(idle)
+	s.firsts.take(first)
 }
 
-// lapse is a timer of an attempt that is started and halted at every read and hardly
-// ever ends. So the runtime's timer under it is set once, and set again only when it
-// ends and the time that counts is not over. One of no limit does nothing.
+// lapse is a timer that an attempt starts and halts at every read and that hardly ever
+// ends. So the runtime's timer under it is set once, and set again only when it ends and
+// the time that counts is not over; and the next attempt gets it as it is. A nil lapse
+// does nothing.
 type lapse struct {
-	a     *attempt
-	cause error // what a is ended with when limit has passed since the last run
+	mu    sync.Mutex
+	a     *attempt // that has it; nil for none
+	cause error    // what a is ended with when limit has passed since the last run
 	limit time.Duration
 
-	mu    sync.Mutex
 	since time.Duration // start of the wait, since the request's start and plus one; 0 while halted
 	timer *time.Timer   // nil before the first run
-	set   bool          // timer is to end
+	ends  time.Duration // the longest that timer takes; 0 when it is not set
+}
+
+// lapses lends them. The zero value is ready to use.
+type lapses struct{ pool sync.Pool }
+
+// lend returns one for a; nil where there is no limit.
+func (ls *lapses) lend(a *attempt, cause error, limit time.Duration) *lapse {
+	if limit <= 0 {
+		return nil
+	}
+	l, ok := ls.pool.Get().(*lapse)
+	if !ok {
+		l = new(lapse)
+	}
+	l.mu.Lock() // its timer may be about to end
+	defer l.mu.Unlock()
+	l.a, l.cause, l.limit = a, cause, limit
+	return l
+}
+
+// take takes l back.
+func (ls *lapses) take(l *lapse) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	l.a, l.since = nil, 0
+	l.mu.Unlock()
+	ls.pool.Put(l)
 }
 
 // run starts the time, anew if it runs: so long after the request's start.
 func (l *lapse) run(since time.Duration) {
-	if l.limit <= 0 {
+	if l == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.since = since + 1
-	switch {
-	case l.set:
-	case l.timer == nil:
+	if l.ends > 0 && l.ends <= l.limit {
+		return
+	}
+	if l.ends = l.limit; l.timer == nil {
 		l.timer = time.AfterFunc(l.limit, l.ended)
-	default:
+	} else {
 		l.timer.Reset(l.limit)
 	}
-	l.set = true
 }
 
 // halt ends the time without effect, until the next run.
 func (l *lapse) halt() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.since = 0
-}
-
-// stop halts for good.
-func (l *lapse) stop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.since = 0
-	if l.timer != nil {
-		l.timer.Stop()
-		l.set = true // so that a late run does not start it again
+	if l == nil {
+		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.since = 0
 }
 
 // ended is the timer's.
 func (l *lapse) ended() {
-	if l.isOver() && (l.cause != errFirstToken || l.a.waits.claim()) { //nolint:errorlint // which of the two
-		l.a.cancel(l.cause)
+	if a, cause := l.over(); a != nil && (cause != errFirstToken || a.waits.claim()) { //nolint:errorlint // which of the two
+		a.cancel(cause)
 	}
 }
 
-func (l *lapse) isOver() bool {
+// over returns the attempt whose time is over, nil for none, and what ends it.
+func (l *lapse) over() (*attempt, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.since == 0 {
-		l.set = false
-		return false
+		l.ends = 0
+		return nil, nil
 	}
 	if left := l.limit - (time.Since(l.a.x.start) + 1 - l.since); left > 0 {
 		l.timer.Reset(left)
-		return false
+		l.ends = left
+		return nil, nil
 	}
-	l.since = 0
-	return true
+	l.since, l.ends = 0, 0
+	return l.a, l.cause
 }
 
 // timesItself reports whether the worker's transport has an idle timer of its own.

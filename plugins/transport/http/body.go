@@ -250,14 +250,12 @@ func (b *body) readTrailers() error {
 		}
 	}
 	if len(text) > 0 {
-		fields, err := parseFields(string(text))
-		if err != nil {
+		var told fields // framing has no place here, and is left out of the header
+		if err := told.parse(string(text)); err != nil {
 			return err
 		}
-		for _, name := range [...]string{"Content-Length", "Transfer-Encoding", "Trailer"} { // RFC 9110 6.5.1
-			delete(fields, name)
-		}
-		b.trailer = fields
+		delete(told.header, "Trailer") // RFC 9110 6.5.1
+		b.trailer = told.header
 	}
 	return io.EOF
 }

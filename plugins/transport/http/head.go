@@ -73,10 +73,12 @@ func parseHead(raw []byte, method string) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	if res.header, err = parseFields(rest); err != nil {
+	var told fields
+	if err := told.parse(rest); err != nil {
 		return response{}, err
 	}
-	if err := res.frame(method, minor); err != nil {
+	res.header = told.header
+	if err := res.frame(method, minor, &told); err != nil {
 		return response{}, err
 	}
 	return res, nil
@@ -104,31 +106,48 @@ func parseStatusLine(line string, status *int) (minor byte, err error) {
 	return line[7], nil
 }
 
-// parseFields reads header lines, each ended by CR LF.
-func parseFields(text string) (nethttp.Header, error) {
+// fields are header lines. Those that tell how a body is framed are kept apart.
+type fields struct {
+	header           nethttp.Header
+	length, coding   string // the last Content-Length and Transfer-Encoding
+	lengths, codings int    // how many there are of them
+}
+
+// parse reads header lines, each ended by CR LF.
+func (f *fields) parse(text string) error {
 	count := strings.Count(text, "\r\n")
 	if count > maxHeaders {
-		return nil, malformed("too many headers")
+		return malformed("too many headers")
 	}
 	h := make(nethttp.Header, count)
+	f.header = h
 	values := make([]string, 0, count) // one array for all values
 	for text != "" {
 		line, rest, ok := strings.Cut(text, "\r\n")
 		if !ok {
-			return nil, malformed("header line")
+			return malformed("header line")
 		}
 		text = rest
 		name, value, ok := strings.Cut(line, ":")
 		// A folded line starts with white space, which is in no valid name, as
 		// is white space before the colon.
 		if !ok || !httpguts.ValidHeaderFieldName(name) {
-			return nil, malformed("header name")
+			return malformed("header name")
 		}
 		value = strings.Trim(value, " \t")
 		if !httpguts.ValidHeaderFieldValue(value) {
-			return nil, malformed("header value")
+			return malformed("header value")
 		}
-		name = textproto.CanonicalMIMEHeaderKey(name)
+		switch name = textproto.CanonicalMIMEHeaderKey(name); name {
+		case "Content-Length":
+			f.length = value
+			f.lengths++
+			continue
+		case "Transfer-Encoding":
+			f.coding = value
+			f.codings++
+			continue
+		}
 		if former := h[name]; former != nil {
 			h[name] = append(former, value)
 			continue
@@ -136,26 +155,22 @@ func parseFields(text string) (nethttp.Header, error) {
 		values = append(values, value)
 		h[name] = values[len(values)-1 : len(values) : len(values)]
 	}
-	return h, nil
+	return nil
 }
 
-// frame decides how the body ends. It takes Content-Length and
-// Transfer-Encoding out of the header.
-func (r *response) frame(method string, minor byte) error {
-	lengths, codings := r.header["Content-Length"], r.header["Transfer-Encoding"]
-	delete(r.header, "Content-Length")
-	delete(r.header, "Transfer-Encoding")
+// frame decides how the body ends.
+func (r *response) frame(method string, minor byte, told *fields) error {
 	r.keep = minor == '1' && !httpguts.HeaderValuesContainsToken(r.header["Connection"], "close")
 	switch {
-	case len(lengths) > 0 && len(codings) > 0:
+	case told.lengths > 0 && told.codings > 0:
 		return malformed("both Content-Length and Transfer-Encoding")
-	case len(lengths) > 1:
+	case told.lengths > 1:
 		return malformed("more than one Content-Length")
-	case len(codings) > 0 && (minor == '0' || len(codings) > 1 || !strings.EqualFold(codings[0], "chunked")):
+	case told.codings > 0 && (minor == '0' || told.codings > 1 || !strings.EqualFold(told.coding, "chunked")):
 		return malformed("Transfer-Encoding")
 	}
-	if len(lengths) == 1 {
-		n, err := parseLength(lengths[0])
+	if told.lengths == 1 {
+		n, err := parseLength(told.length)
 		if err != nil {
 			return err
 		}
@@ -164,7 +179,7 @@ func (r *response) frame(method string, minor byte) error {
 	switch {
 	case method == nethttp.MethodHead, r.status < 200, r.status == nethttp.StatusNoContent, r.status == nethttp.StatusNotModified:
 		r.framing = noBody
-	case len(codings) > 0:
+	case told.codings > 0:
 		r.framing = framedByChunks
 	case r.declared:
 		r.framing = framedByLength

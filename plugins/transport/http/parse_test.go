@@ -84,7 +84,9 @@ func TestHeaderFields(t *testing.T) {
 		{strings.Repeat("A: b\r\n", maxHeaders+1), "!"},
 	}
 	for _, tc := range tests {
-		h, err := parseFields(tc.text)
+		var told fields
+		err := told.parse(tc.text)
+		h := told.header
 		if tc.want == "!" {
 			if !errors.Is(err, forward.ErrProtocol) {
 				t.Errorf("%.60q: %v, error %v", tc.text, h, err)
@@ -100,10 +102,11 @@ func TestHeaderFields(t *testing.T) {
 }
 
 func TestAppendingToOneHeaderDoesNotChangeItsNeighbour(t *testing.T) {
-	h, err := parseFields("A: 1\r\nB: 2\r\nC: 3\r\n")
-	if err != nil {
+	var told fields
+	if err := told.parse("A: 1\r\nB: 2\r\nC: 3\r\n"); err != nil {
 		t.Fatal(err)
 	}
+	h := told.header
 	h.Add("A", "x") // the values share one array
 	if h.Get("B") != "2" || h.Get("C") != "3" {
 		t.Errorf("%v", h)
