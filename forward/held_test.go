@@ -31,12 +31,12 @@ func TestEventsAreHeldForTheNextOnlyWhileTheseComeAtOnce(t *testing.T) {
 		polls   int
 		held    time.Duration
 	}{
-		"the first events":               {comes{more: 9}, 0, 0, 0},
-		"nothing more":                   {comes{takes: time.Microsecond}, 1, 1, time.Microsecond},
-		"some more":                      {comes{takes: time.Microsecond, more: 3}, 1, 4, 4 * time.Microsecond},
-		"more without end":               {comes{takes: gatherTime / 4, more: 99}, 1, 4, gatherTime},
-		"other streams have a long turn": {comes{takes: 5 * gatherTime, more: 99}, 1, 1, 5 * gatherTime},
-		"something not looked at":        {comes{more: 9, full: true}, 1, 0, 0},
+		"the first events":        {comes{more: 9}, 0, 0, 0},
+		"nothing more":            {comes{takes: time.Microsecond}, 1, 1, time.Microsecond},
+		"some more":               {comes{takes: time.Microsecond, more: 3}, 1, 4, 4 * time.Microsecond},
+		"more without end":        {comes{takes: gatherTime / 4, more: 99}, 1, 4, gatherTime},
+		"a poll of its own time":  {comes{takes: 5 * gatherTime, more: 99}, 1, 1, 5 * gatherTime},
+		"something not looked at": {comes{more: 9, full: true}, 1, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

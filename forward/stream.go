@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"runtime"
 	"time"
 )
 
@@ -86,7 +85,6 @@ func (st *stream) read() (n int, err error) {
 	st.a.waits.reading()
 	if len(st.buf) == 0 && st.waits != nil && st.waits.Waits() {
 		st.giveBack()
-		runtime.Gosched() // other streams' turn: what comes meanwhile goes out in one piece
 		st.waits.Wait()
 	}
 	st.borrow()
@@ -120,10 +118,10 @@ func (st *stream) run() error {
 	}
 }
 
-// gather lets other streams have their turn before events are sent, and reports whether
-// more has come meanwhile, which is then to go out with them: a piece costs either side
-// a system call and wakes the client. The first events are not held, and none where no
-// other stream has anything to do, or the next event is not there at once.
+// gather reports whether more has come while events were looked at, which is then to go
+// out with them: a piece costs either side a system call and wakes the client. The first
+// events are not held. That other streams have their turn in between would be of no
+// use: it makes the scheduler wake another thread, and pieces become no larger.
 func (st *stream) gather() bool {
 	if st.waits == nil || st.x.written == 0 {
 		return false
@@ -132,11 +130,8 @@ func (st *stream) gather() bool {
 	if st.held.IsZero() {
 		st.held = now
 	}
-	if now.Sub(st.held) < gatherTime && st.waits.Waits() {
-		runtime.Gosched()
-		if st.waits.Poll() {
-			return true
-		}
+	if now.Sub(st.held) < gatherTime && st.waits.Waits() && st.waits.Poll() {
+		return true
 	}
 	st.held = time.Time{}
 	return false
