@@ -134,19 +134,27 @@ func TestAGatewayMayRepeatAFailedRequestWithItsTicket(t *testing.T) {
 // secured gives a world TLS: its server's certificate and clients' are of a.
 func secured(t *testing.T, a *testfleet.Authority, more option) (*world, *trust.Certs) {
 	t.Helper()
-	open := func(name string) *trust.Certs {
-		var f trust.Files
-		f.Cert, f.Key, f.CA = a.Issue(name, time.Now().Add(time.Hour))
-		c, err := trust.OpenCerts(name, f, slog.New(slog.DiscardHandler))
-		fatal(t, err)
-		return c
-	}
-	server, client := open("forwarder"), open("gateway")
-	w := newWorld(t, []script{good, good}, more, func(_ *forward.Config, d *forward.Deps) {
-		d.TLS = server.Server(trust.ServerPolicy{MinVersion: tls.VersionTLS13, Protocols: []string{"h2", "http/1.1"}})
-	})
+	w := newWorld(t, []script{good, good}, more, overTLS(t, a))
 	w.url = strings.Replace(w.url, "http://", "https://", 1)
-	return w, client
+	return w, certs(t, a, "gateway")
+}
+
+// overTLS makes a world's server one with a certificate of a.
+func overTLS(t *testing.T, a *testfleet.Authority) option {
+	t.Helper()
+	server := certs(t, a, "forwarder")
+	return func(_ *forward.Config, d *forward.Deps) {
+		d.TLS = server.Server(trust.ServerPolicy{MinVersion: tls.VersionTLS13, Protocols: []string{"h2", "http/1.1"}})
+	}
+}
+
+func certs(t *testing.T, a *testfleet.Authority, name string) *trust.Certs {
+	t.Helper()
+	var f trust.Files
+	f.Cert, f.Key, f.CA = a.Issue(name, time.Now().Add(time.Hour))
+	c, err := trust.OpenCerts(name, f, slog.New(slog.DiscardHandler))
+	fatal(t, err)
+	return c
 }
 
 func mutual(untrusted forward.Untrusted) option {
@@ -159,13 +167,6 @@ func mutual(untrusted forward.Untrusted) option {
 func TestRoutingHeadersAreBelievedOfATrustedPeer(t *testing.T) {
 	a := testfleet.NewAuthority(t)
 	w, gateway := secured(t, a, mutual(forward.UntrustedReject))
-	issued := func(name string) *tls.Config {
-		var f trust.Files
-		f.Cert, f.Key, f.CA = a.Issue(name, time.Now().Add(time.Hour))
-		c, err := trust.OpenCerts(name, f, slog.New(slog.DiscardHandler))
-		fatal(t, err)
-		return c.Client()
-	}
 	nobody := gateway.Client().Clone()
 	nobody.Certificates = nil
 	stranger := gateway.Client().Clone()
@@ -184,7 +185,7 @@ func TestRoutingHeadersAreBelievedOfATrustedPeer(t *testing.T) {
 	}{
 		{"the gateway", gateway.Client(), false, 200},
 		{"the gateway over HTTP/2", gateway.Client(), true, 200},
-		{"another of the same CA", issued("other"), false, 403},
+		{"another of the same CA", certs(t, a, "other").Client(), false, 403},
 		{"one without a certificate", nobody, false, 403},
 		{"one of another CA", stranger, false, 0},
 	} {
