@@ -70,8 +70,8 @@ func TestAClientThatLeavesEndsWhatItsWorkerDoes(t *testing.T) {
 				for range 2 {
 					_, err = io.WriteString(conn, sized("X-Case: before\r\n", chatBody))
 					fatal(t, err)
-					resp, err := http.ReadResponse(in, nil)
-					fatal(t, err)
+					resp, failed := http.ReadResponse(in, nil)
+					fatal(t, failed)
 					_, err = io.Copy(io.Discard, resp.Body)
 					fatal(t, err)
 					resp.Body.Close()
