@@ -17,7 +17,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, client *guarded
 	if x.client = client; client != nil && r.ContentLength != 0 {
 		x.ctx = &x.life
 		client.serve(&x.life)
-		defer client.release()
+		defer x.release()
 	}
 	defer x.limit()()
 	inflight := s.metrics.running(x.router())

@@ -144,6 +144,12 @@ func (c *guardedConn) release() {
 	_ = c.SetReadDeadline(time.Time{})
 }
 
+// release ends the request's context, as net/http does with its own, and the watch.
+func (x *exchange) release() {
+	x.client.release()
+	x.life.end(nil)
+}
+
 // next reads what follows: first what the watch has read.
 func (c *guardedConn) next(p []byte) (int, error) {
 	if w := &c.leaving; w.has && len(p) > 0 { // no watch runs while net/http reads

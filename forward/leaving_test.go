@@ -163,3 +163,17 @@ func TestTheWatchWaitsForTheRequestsBody(t *testing.T) {
 		c.release()
 	})
 }
+
+func TestARequestsContextIsDoneWhenItIsServed(t *testing.T) {
+	inPipe(t, 0, func(c *guardedConn, _ *counted, _ net.Conn) {
+		x := &exchange{client: c}
+		c.serve(&x.life)
+		c.watch()
+		made, cancel := context.WithCancel(&x.life)
+		defer cancel()
+		x.release()
+		if <-made.Done(); !errors.Is(x.life.Err(), context.Canceled) {
+			t.Errorf("ended by %v", x.life.Err())
+		}
+	})
+}
