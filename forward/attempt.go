@@ -235,8 +235,9 @@ func (a *attempt) keep(resp *Response) error {
 			break
 		}
 	}
-	if a.x.ctx.Err() != nil {
-		return a.cause(errClientGone)
+	if why := context.Cause(a.x.ctx); why != nil {
+		a.cancel(why) // which may not have come here yet
+		return a.cause(why)
 	}
 	ans.body = buf
 	return ans

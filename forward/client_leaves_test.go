@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,33 @@ func TestRequestsMayComeBeforeTheAnswers(t *testing.T) {
 				if want := fmt.Sprintf(`{"n":"%d"}`, n); resp.StatusCode != http.StatusOK || string(body) != want {
 					t.Errorf("answer %d: status %d, %s", n, resp.StatusCode, body)
 				}
+			}
+		})
+	}
+}
+
+// net/http's buffer of 4096 bytes is full but for one when it asks for a trailer's last.
+func TestABodysTrailerMayFillTheBuffer(t *testing.T) {
+	for _, size := range []int{4000, 4096} {
+		t.Run(strconv.Itoa(size), func(t *testing.T) {
+			w := newWorld(t, []script{good})
+			conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+			fatal(t, err)
+			defer conn.Close()
+			trailer := "X-T: " + strings.Repeat("a", size-len("X-T: \r\n\r\n")) + "\r\n\r\n"
+			for _, part := range []string{
+				fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTrailer: X-T\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n", len(chatBody), chatBody),
+				trailer[:size-1], trailer[size-1:],
+			} {
+				_, err = io.WriteString(conn, part)
+				fatal(t, err)
+				testkit.Pass(30*time.Millisecond, "each part is read by itself")
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			fatal(t, err)
+			defer resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("status %d", resp.StatusCode)
 			}
 		})
 	}

@@ -72,10 +72,14 @@ type guardedConn struct {
 
 // Read implements net.Conn.
 func (c *guardedConn) Read(p []byte) (int, error) {
-	if len(p) == 1 && c.leaving.ours() { // one byte is net/http's watch behind a request
+	watch := len(p) == 1 // net/http's behind a request, as a rule
+	if watch && c.leaving.skips(c.at == atRequestLine) {
 		return 0, nil
 	}
 	n, err := c.next(p)
+	if watch {
+		c.leaving.back(err)
+	}
 	if c.at != unguarded && !c.look(p[:n]) {
 		return 0, errFraming
 	}

@@ -26,6 +26,7 @@ type leaving struct {
 	mu       sync.Mutex
 	served   *life       // of the request under way; nil for none, and for one that net/http watches
 	armed    bool        // the request has been read
+	theirs   bool        // net/http reads a byte, which may be its watch
 	timer    *time.Timer // begins the watch; made for the first
 	watching bool
 	waited   bool // release waits for the watch's end
@@ -94,11 +95,33 @@ func (c *guardedConn) watch() {
 	}
 }
 
-// ours reports whether net/http need not watch.
-func (w *leaving) ours() bool {
+// skips reports whether net/http's read of one byte is its watch, for which there is no
+// need. Where its buffer is nearly full, it is not; nor can it be told where a part of the
+// next request is in there already. Such a read is made, and no watch beside it. whole
+// says that what has been read is requests and nothing more.
+func (w *leaving) skips(whole bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.served != nil
+	if w.served != nil && (w.armed || whole) {
+		return true
+	}
+	w.theirs = true
+	return false
+}
+
+// back is told how the read that was not skipped has ended.
+func (w *leaving) back(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.theirs = false
+	w.left(err)
+}
+
+// left ends the request if a read ended because its client has left, with mu held.
+func (w *leaving) left(err error) {
+	if err != nil && w.served != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		w.served.end(context.Canceled)
+	}
 }
 
 // await is the timer's, and the watch. The timer is not stopped when a request is served
@@ -106,7 +129,7 @@ func (w *leaving) ours() bool {
 func (c *guardedConn) await() {
 	w := &c.leaving
 	w.mu.Lock()
-	if !w.armed || w.watching || w.has {
+	if !w.armed || w.watching || w.theirs || w.has {
 		w.mu.Unlock()
 		return
 	}
@@ -116,32 +139,31 @@ func (c *guardedConn) await() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.watching, w.has = false, n > 0
-	if n == 0 && w.served != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		w.served.end(context.Canceled)
-	}
+	w.left(err)
 	if w.waited {
 		w.waited = false
 		w.over <- struct{}{} // has room
 	}
 }
 
-// release ends what serve has begun. net/http may read behind it.
+// release ends what serve has begun. net/http may read behind it, and not before: its
+// watch, which may have its first turn only now, would be a second reader.
 func (c *guardedConn) release() {
 	w := &c.leaving
 	w.mu.Lock()
-	w.served, w.armed = nil, false
-	if !w.watching {
+	defer w.mu.Unlock()
+	for w.watching {
+		w.waited = true
+		if w.over == nil {
+			w.over = make(chan struct{}, 1)
+		}
 		w.mu.Unlock()
-		return
+		_ = c.SetReadDeadline(time.Unix(1, 0)) // long past; if it fails, so has the read
+		<-w.over
+		_ = c.SetReadDeadline(time.Time{})
+		w.mu.Lock()
 	}
-	w.waited = true
-	if w.over == nil {
-		w.over = make(chan struct{}, 1)
-	}
-	w.mu.Unlock()
-	_ = c.SetReadDeadline(time.Unix(1, 0)) // long past; if it fails, so has the read
-	<-w.over
-	_ = c.SetReadDeadline(time.Time{})
+	w.served, w.armed = nil, false
 }
 
 // release ends the request's context, as net/http does with its own, and the watch.

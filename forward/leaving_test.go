@@ -5,14 +5,19 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// netHTTPWatches does what net/http does behind a request's body.
+// netHTTPWatches does what net/http does behind a request, of which all has been read.
 func netHTTPWatches(t *testing.T, c *guardedConn) {
 	t.Helper()
+	at := c.at
+	c.at = atRequestLine
+	defer func() { c.at = at }()
 	if n, err := c.Read(make([]byte, 1)); n != 0 || err != nil {
 		t.Errorf("net/http's watch gets %d bytes and %v", n, err)
 	}
@@ -176,4 +181,91 @@ func TestARequestsContextIsDoneWhenItIsServed(t *testing.T) {
 			t.Errorf("ended by %v", x.life.Err())
 		}
 	})
+}
+
+// A request may be served before net/http's goroutine for its watch has its first turn,
+// and the watch here may have its last one late. They do not read together, and the
+// connection carries the next request.
+func TestALateWatchOfNetHTTPReadsNothing(t *testing.T) {
+	inPipe(t, 0, func(c *guardedConn, under *counted, other net.Conn) {
+		slow := &slowEnd{Conn: under.Conn, goOn: make(chan struct{})}
+		under.Conn = slow
+		var l life
+		c.serve(&l)
+		c.watch()
+		<-time.NewTimer(time.Second).C
+		released := make(chan struct{})
+		go func() {
+			c.release()
+			close(released)
+		}()
+		synctest.Wait() // its deadline is set, and the watch's read about to end
+		netHTTPWatches(t, c)
+		close(slow.goOn)
+		<-released
+		if slow.most != 1 || l.Err() != nil {
+			t.Errorf("%d readers at once; the request: %v", slow.most, l.Err())
+		}
+		go io.WriteString(other, "next")
+		got := make([]byte, 4)
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != "next" {
+			t.Errorf("read %q, %v", got, err)
+		}
+	})
+}
+
+// slowEnd counts who reads at once, and lets a read that a deadline has ended wait for its
+// turn.
+type slowEnd struct {
+	net.Conn
+	goOn          chan struct{}
+	mu            sync.Mutex
+	reading, most int
+}
+
+func (c *slowEnd) Read(p []byte) (int, error) {
+	count := func(by int) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.reading += by
+		c.most = max(c.most, c.reading)
+	}
+	count(1)
+	defer count(-1)
+	n, err := c.Conn.Read(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		<-c.goOn
+	}
+	return n, err
+}
+
+// net/http may want one byte of a body, when its buffer is nearly full, and it may watch
+// where it has a part of the next request already.
+func TestAReadOfOneByteThatMayBeOfABodyIsMade(t *testing.T) {
+	for name, leaves := range map[string]bool{"a byte": false, "the client leaves": true} {
+		t.Run(name, func(t *testing.T) {
+			inPipe(t, 0, func(c *guardedConn, _ *counted, other net.Conn) {
+				c.at = inTrailers
+				var l life
+				c.serve(&l)
+				read := make(chan int, 1)
+				go func() {
+					n, _ := c.Read(make([]byte, 1))
+					read <- n
+				}()
+				synctest.Wait()
+				c.watch()
+				<-time.NewTimer(time.Second).C // a watch of ours would have begun
+				if leaves {
+					other.Close()
+				} else {
+					io.WriteString(other, "x")
+				}
+				if n := <-read; (n == 0) != leaves || (l.Err() != nil) != leaves {
+					t.Errorf("%d bytes read; the request: %v", n, l.Err())
+				}
+				c.release()
+			})
+		})
+	}
 }

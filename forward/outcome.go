@@ -31,8 +31,11 @@ const (
 // does not say otherwise: net/http cancels the request's context also when the time
 // for its body is up.
 func (x *exchange) gone(err error) bool {
-	return (x.life.Err() != nil || x.r.Context().Err() != nil) && !errors.Is(err, errDraining) && !errors.Is(err, errSlowBody)
+	return x.over() && !errors.Is(err, errDraining) && !errors.Is(err, errSlowBody)
 }
+
+// over reports whether the client has left, or the server ends its requests.
+func (x *exchange) over() bool { return x.life.Err() != nil || x.r.Context().Err() != nil }
 
 // ending says how the request has ended.
 func (x *exchange) ending(err error) string {

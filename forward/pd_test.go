@@ -536,6 +536,26 @@ func TestAClientThatLeavesEndsBothLegs(t *testing.T) {
 	}
 }
 
+// The decode leg's refusal waits a moment for the prefill leg, in which the client leaves.
+func TestNoSecondPairIsAskedForAClientThatHasLeft(t *testing.T) {
+	refused := make(chan struct{}, 2)
+	refuse := func(c net.Conn, r receipt) bool {
+		defer func() { refused <- struct{}{} }()
+		return raw(jsonReply(503, `{"error":{"message":"full"}}`, "Retry-After: 1"))(c, r)
+	}
+	w := newPairWorld(t, "sglang-bootstrap", []script{hang, hang}, []script{refuse, refuse})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+	fatal(t, err)
+	_, err = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(chatBody), chatBody)
+	fatal(t, err)
+	<-refused
+	fatal(t, conn.Close())
+	w.settled(1)
+	if n := w.count("infera_router_retries_total"); n != 0 || len(refused) > 0 {
+		t.Errorf("%d repetitions, %d more decode legs", n, len(refused))
+	}
+}
+
 func TestTimersOfAPair(t *testing.T) {
 	tests := []struct {
 		name            string

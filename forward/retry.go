@@ -112,7 +112,7 @@ func (x *exchange) maxRetries() int {
 // mayRepeat reports whether a request that failed with err may go to another
 // worker (failover 2B).
 func (x *exchange) mayRepeat(err error, pair bool) bool {
-	if x.committed || x.r.Context().Err() != nil {
+	if x.committed || x.over() {
 		return false
 	}
 	if pair {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"time"
 
@@ -39,9 +40,12 @@ func (d *dialing) open(ctx context.Context, addr string, secure bool) (nc, raw n
 		limit = own
 	}
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	nc, raw, err = d.connect(ctx, addr, secure)
+	nc, raw, err = d.connect(limited, addr, secure)
+	if err != nil && ctx.Err() != nil { // it may be called by what ended it, which is no fault of the dial
+		err = fmt.Errorf("dial %s: %w", addr, context.Canceled)
+	}
 	d.metrics.dialed(time.Since(start), err)
 	return nc, raw, err
 }
