@@ -90,8 +90,8 @@ func forwardFlags(args []string, log io.Writer) (forwardConfig, error) {
 	set := flag.NewFlagSet("bench forward", flag.ContinueOnError)
 	set.SetOutput(log)
 	set.StringVar(&cfg.forwarder, "forwarder", filepath.Join("bin", "forwarder"), "the forwarder binary")
-	set.IntVar(&cfg.rounds, "rounds", 5, "alternating rounds per row; the median counts")
-	set.DurationVar(&cfg.length, "round", time.Second, "duration of each round (the clock of CPU time ticks in 10 ms)")
+	set.IntVar(&cfg.rounds, "rounds", 35, "alternating rounds per row; the median counts")
+	set.DurationVar(&cfg.length, "round", 200*time.Millisecond, "duration of each round: short ones, for a machine's speed may drift within a second")
 	set.IntVar(&cfg.streams, "streams", 100_000, "streams relayed in all, each checked to its last event")
 	set.IntVar(&cfg.open, "open", 1000, "silent streams held open to weigh one")
 	set.IntVar(&cfg.only, "c", 0, "measure only the rows of this many connections: 1, 32 or 128; 0 for all")
@@ -140,7 +140,9 @@ func measureForward(ctx context.Context, cfg forwardConfig, self []string, dir s
 	for left := cfg.streams - result.Streams; left > 0; left = cfg.streams - result.Streams {
 		load := &forwardLoad{part: rig.forwarder, mode: modeSSE, c: 32, lean: rig.lean, most: min(left, 5000)}
 		var got forwardRound
-		if got, err = load.run(ctx, time.Minute); err != nil {
+		got, err = load.run(ctx, time.Minute)
+		load.close()
+		if err != nil {
 			return nil, err
 		}
 		result.Streams += got.done
@@ -162,10 +164,15 @@ func (rig *forwardRig) row(ctx context.Context, cfg forwardConfig, mode string, 
 		parts = append(parts, rig.envoy)
 	}
 	all := make([]forwardSamples, len(parts))
+	loads := make([]*forwardLoad, len(parts))
+	for i, part := range parts {
+		loads[i] = &forwardLoad{part: part, mode: mode, c: c, lean: rig.lean}
+		defer loads[i].close()
+	}
 	for round := range cfg.rounds + 1 {
 		for turn := range parts {
 			which := (round + turn) % len(parts)
-			got, err := rig.round(ctx, parts[which], mode, c, cfg.length)
+			got, err := rig.round(ctx, loads[which], cfg.length)
 			if err != nil {
 				return err
 			}

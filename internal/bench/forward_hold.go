@@ -21,7 +21,10 @@ const holdBound = 20 * time.Second
 // resident memory each adds.
 func (rig *forwardRig) weigh(ctx context.Context, n int) (float64, error) {
 	// A few first: pools, code and tables are not the streams' weight.
-	if _, err := (&forwardLoad{part: rig.forwarder, mode: modeSSE, c: 8, most: 200}).run(ctx, time.Minute); err != nil {
+	load := &forwardLoad{part: rig.forwarder, mode: modeSSE, c: 8, most: 200}
+	_, err := load.run(ctx, time.Minute)
+	load.close()
+	if err != nil {
 		return 0, err
 	}
 	before, err := RSS(rig.forwarder.pid)

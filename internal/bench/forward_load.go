@@ -26,17 +26,17 @@ type forwardRound struct {
 	cut      int     // of them, streams that ended before their last event
 }
 
-// round loads part for the given time and reads what it cost.
-func (rig *forwardRig) round(ctx context.Context, part *forwardPart, mode string, c int, length time.Duration) (forwardRound, error) {
+// round loads a part for the given time and reads what it cost.
+func (rig *forwardRig) round(ctx context.Context, load *forwardLoad, length time.Duration) (forwardRound, error) {
 	var got forwardRound
 	var others [2]time.Duration
-	used, err := part.used(ctx, func() (err error) {
+	used, err := load.part.used(ctx, func() (err error) {
 		before, err := rig.others()
 		if err != nil {
 			return err
 		}
-		if got, err = (&forwardLoad{part: part, mode: mode, c: c, lean: rig.lean}).run(ctx, length); err != nil {
-			return fmt.Errorf("%s, %d connections: %w", mode, c, err)
+		if got, err = load.run(ctx, length); err != nil {
+			return fmt.Errorf("%s, %d connections: %w", load.mode, load.c, err)
 		}
 		after, err := rig.others()
 		others = [2]time.Duration{after[0] - before[0], after[1] - before[1]}
@@ -46,7 +46,7 @@ func (rig *forwardRig) round(ctx context.Context, part *forwardPart, mode string
 		return got, err
 	}
 	if got.done == 0 {
-		return got, fmt.Errorf("%s answered nothing within %v", part.name, length)
+		return got, fmt.Errorf("%s answered nothing within %v", load.part.name, length)
 	}
 	n := float64(got.done)
 	got.cpu, got.allocs = float64(used.cpu.Microseconds())/n, used.allocs/n
@@ -78,6 +78,7 @@ type forwardLoad struct {
 	lean bool // it does not decode events
 	most int  // requests in all; 0 for no bound
 
+	conns *http.Transport // kept from run to run; made by the first
 	begun atomic.Int64
 	cut   atomic.Int64
 }
@@ -89,9 +90,12 @@ var errCut = errors.New("the stream was cut")
 func (l *forwardLoad) run(ctx context.Context, length time.Duration) (forwardRound, error) {
 	ctx, cancel := context.WithTimeout(ctx, length+30*time.Second) // what hangs is an error, not a hang
 	defer cancel()
-	conns := &http.Transport{MaxIdleConnsPerHost: l.c, DisableCompression: true}
-	defer conns.CloseIdleConnections()
-	client := &http.Client{Transport: conns}
+	if l.conns == nil {
+		l.conns = &http.Transport{MaxIdleConnsPerHost: l.c, DisableCompression: true}
+	}
+	l.begun.Store(0)
+	l.cut.Store(0)
+	client := &http.Client{Transport: l.conns}
 	latencies := make([][]float64, l.c)
 	failures := make([]error, l.c)
 	var clients sync.WaitGroup
@@ -112,6 +116,13 @@ func (l *forwardLoad) run(ctx context.Context, length time.Duration) (forwardRou
 		got.p50 = Median(all)
 	}
 	return got, errors.Join(failures...)
+}
+
+// close ends the connections.
+func (l *forwardLoad) close() {
+	if l.conns != nil {
+		l.conns.CloseIdleConnections()
+	}
 }
 
 // send sends requests one after another.

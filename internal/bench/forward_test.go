@@ -23,7 +23,9 @@ func TestTheForwardLoadReadsWholeAnswersOfWorkerAndReference(t *testing.T) {
 	rig := &forwardRig{worker: worker, log: io.Discard}
 	for _, part := range []*forwardPart{worker, reference} {
 		for _, mode := range []string{modeUnary, modeSSE} {
-			got, err := rig.round(t.Context(), part, mode, 2, 50*time.Millisecond)
+			load := &forwardLoad{part: part, mode: mode, c: 2}
+			defer load.close()
+			got, err := rig.round(t.Context(), load, 50*time.Millisecond)
 			if err != nil || got.done == 0 || got.cut != 0 || got.rps <= 0 || got.p50 <= 0 {
 				t.Errorf("%s, %s: %+v, %v", part.name, mode, got, err)
 			}
@@ -47,7 +49,9 @@ func TestTheForwardLoadCountsStreamsThatEndEarly(t *testing.T) {
 				end(w)
 			}))
 			for _, lean := range []bool{false, true} {
-				got, err := (&forwardLoad{part: part, mode: modeSSE, c: 2, lean: lean, most: 6}).run(t.Context(), time.Minute)
+				load := &forwardLoad{part: part, mode: modeSSE, c: 2, lean: lean, most: 6}
+				got, err := load.run(t.Context(), time.Minute)
+				load.close()
 				if err != nil || got.done != 6 || got.cut != 6 {
 					t.Errorf("lean %v: %+v, %v; want 6 of 6 cut", lean, got, err)
 				}
