@@ -108,7 +108,7 @@ func extProcFlags(args []string, log io.Writer) (extProcConfig, error) {
 	set.SetOutput(log)
 	set.StringVar(&cfg.epp, "epp", filepath.Join("bin", "epp"), `the EPP binary; "self" serves the same rooms from this program`)
 	set.IntVar(&cfg.rounds, "rounds", 5, "alternating rounds per row; the median counts")
-	set.DurationVar(&cfg.busy, "busy", 600*time.Millisecond, "CPU time that each round should take (the clock ticks in 10 ms)")
+	set.DurationVar(&cfg.busy, "busy", 600*time.Millisecond, "CPU time that each round should take")
 	set.StringVar(&cfg.exact, "prepare", "tools/parity_tokens.py", "script that fetches a real model's tokenizer for the rows with exact tokens; empty leaves them out")
 	set.IntVar(&cfg.only, "workers", 0, "measure only the rows of this fleet size, 8 or 200; 0 for both")
 	if err := set.Parse(args); err != nil {

@@ -49,7 +49,7 @@ func Idle(ctx context.Context, args []string, out, log io.Writer) error {
 	set.DurationVar(&c.settle, "settle", 18*time.Second, "time before the idle EPP is watched")
 	set.DurationVar(&c.watch, "watch", 20*time.Second, "for which it is watched")
 	set.IntVar(&c.rounds, "rounds", 5, "rounds per response mode; the median counts")
-	set.DurationVar(&c.busy, "busy", 600*time.Millisecond, "CPU time that each round should take (the clock ticks in 10 ms)")
+	set.DurationVar(&c.busy, "busy", 600*time.Millisecond, "CPU time that each round should take")
 	if err := set.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
