@@ -126,14 +126,16 @@ func (c *circuits) around(source string, at time.Time) (before, after *Sample) {
 // probes counts what the source picked the worker for between the end of one window
 // and the next, which the failure of a probe began: of these the first is the probe. One
 // that produced something has closed the circuit, and others have opened it again; one
-// that tells nothing of the worker lets another follow.
+// that tells nothing of the worker lets another follow. What closes it may be a request
+// that another program has picked for: behind a sample that shows it closed, all may fail.
 func (c *circuits) probes(source, worker string, one, next window) (n int) {
 	if next.trips != one.trips+1 {
 		return 0
 	}
+	end := c.lastNotClosed(source, worker, one.until, next.from)
 	for i := range c.Picks {
 		p := &c.Picks[i]
-		if p.Source != source || p.Worker != worker || p.At.Before(one.until) || p.At.After(next.from) || !c.someoneElse(p) {
+		if p.Source != source || p.Worker != worker || p.At.Before(one.until) || p.At.After(end) || !c.someoneElse(p) {
 			continue
 		}
 		rc, r := c.receipt(p), c.requests[p.Request]
@@ -146,6 +148,25 @@ func (c *circuits) probes(source, worker string, one, next window) (n int) {
 		}
 	}
 	return n
+}
+
+// lastNotClosed returns the time of the source's last sample before the worker's circuit
+// shows closed between two moments, the later moment when it never does.
+func (c *circuits) lastNotClosed(source, worker string, from, to time.Time) time.Time {
+	last := from
+	for _, s := range c.samples[source] {
+		circuit, known := s.Circuits[worker]
+		switch {
+		case s.At.Before(from):
+		case s.At.After(to):
+			return to
+		case known && circuit.State == Closed:
+			return last
+		default:
+			last = s.At
+		}
+	}
+	return to
 }
 
 // faulted reports whether the forwarder held the attempt's end against the worker.

@@ -149,6 +149,22 @@ func TestOneProbeOfAnOpenCircuitIsNoViolation(t *testing.T) {
 	}
 }
 
+func TestFailuresBehindACloseByAnothersRequestAreNoProbes(t *testing.T) {
+	for closes, want := range map[float64]int{6.5: 0, 8.5: 1} { // the requests come at 6 and 7
+		h := good()
+		probed(h, "e", "f")
+		h.Faults[0].To = at(8)
+		for i := range h.Samples {
+			if s := &h.Samples[i]; !s.At.Before(at(closes)) && s.At.Before(at(9)) {
+				s.Circuits["m2"] = Circuit{Closed, at(5), 1}
+			}
+		}
+		if found := Check(h, DefaultLimits()); len(found["I8"]) != want || len(found) != want {
+			t.Errorf("closed at %v: %v", closes, found)
+		}
+	}
+}
+
 func TestACircuitMayCloseWhileItsSampleIsTaken(t *testing.T) {
 	h := good()
 	for i := range h.Samples {
