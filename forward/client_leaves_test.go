@@ -81,7 +81,7 @@ func TestAClientThatLeavesEndsWhatItsWorkerDoes(t *testing.T) {
 				fatal(t, err)
 				<-reached
 				if tc.late {
-					testkit.Pass(20*time.Millisecond, "the watch begins")
+					testkit.Pass(60*time.Millisecond, "the watch begins")
 				}
 				left := time.Now()
 				fatal(t, conn.Close())
@@ -115,7 +115,7 @@ func TestRequestsMayComeBeforeTheAnswers(t *testing.T) {
 				_, err := fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Case: %d\r\nContent-Length: %d\r\n\r\n%s", n, len(chatBody), chatBody)
 				fatal(t, err)
 				if late {
-					testkit.Pass(15*time.Millisecond, "the watch reads what follows")
+					testkit.Pass(30*time.Millisecond, "the watch reads what follows")
 				}
 			}
 			close(goOn)
